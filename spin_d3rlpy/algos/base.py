@@ -940,8 +940,13 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
     def test_critics(self) -> None:
         """Tests what decides how to act; called before evaluations where the time affords it."""
 
-    def spend_the_rest(self) -> None:
-        """Decides what the rest of a run for a time trains; called some times on the way."""
+    def spend_the_rest(self) -> float:
+        """Decides what the rest of a run for a time trains; called some times on the way.
+
+        Returns:
+            How many times as long `test_critics` will take, about.
+        """
+        return 1.0
 
     def end_run(self) -> None:
         """Called after the last evaluation of a run that was not interrupted."""

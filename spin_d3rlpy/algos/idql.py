@@ -69,7 +69,6 @@ from spin_d3rlpy.search.state_model import (
 from spin_d3rlpy.search.trust import (
     FIRST_STATES,
     LEAST_STATES,
-    MOST_STATES,
     Search,
     SearchMode,
     Trust,
@@ -89,6 +88,7 @@ CANDIDATES_AT_ONCE = 2048
 RETURN_BINS = 21  # of critics of afterstates; 51 tell CoNE's pits less surely from few data
 AFTERSTATES_RATE = 2.0  # times the critics' learning rate: dropout and cross-entropy learn slowly
 VALUE_SAMPLES = 4  # of the policy, whose values' mean is the state's
+MODEL_TEST = 3.0  # times a brief test, about, which policies take in a model of states
 SAMPLES = 64  # noises, of which imitation by samples takes one in each state
 
 
@@ -875,13 +875,12 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
         if held_out is None:
             return
         with self._same_random_numbers():
-            rows = self._some_states(held_out, MOST_STATES)
-            n_moves = impl.count_moves(*self._held_out_states(rows[:LEAST_STATES]))
-            rows = rows[: states_to_look_at(len(self._nvec), n_moves)]
+            rows = self._rows_to_look_at(held_out)
             trust = impl.measure_trust(*self._held_out_states(rows[:FIRST_STATES]))
             if len(rows) > FIRST_STATES and not trust.is_clear:
                 trust = impl.measure_trust(*self._held_out_states(rows))
             if impl.state_model is not None and impl.state_model.is_learned:
+                n_moves = impl.count_moves(*self._held_out_states(rows[:LEAST_STATES]))
                 starts = rows[: starts_in_model(n_moves)]
                 trust = impl.compare_in_model(trust, self._held_out_states(starts)[0])
         impl.trust_critics(trust)
@@ -895,10 +894,12 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
             torch.manual_seed(0)
             yield
 
-    def _some_states(self, held_out: DeviceReplayBuffer, n: int) -> torch.Tensor:
-        """Returns indices of held-out observations in random order, n at most."""
+    def _rows_to_look_at(self, held_out: DeviceReplayBuffer) -> torch.Tensor:
+        """Returns rows of held-out observations, in random order, by which critics are tested."""
         rows = held_out.observation_index
-        return rows[torch.randperm(len(rows)).to(rows.device)[:n]]
+        rows = rows[torch.randperm(len(rows)).to(rows.device)]
+        n_moves = self.require_built().count_moves(*self._held_out_states(rows[:LEAST_STATES]))
+        return rows[: states_to_look_at(len(self._nvec), n_moves)]
 
     def _held_out_states(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns held-out observations as networks and as rules see them, `(B, obs)` each."""
@@ -978,18 +979,20 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
         if self._asm is not None and isinstance(model, JointPolicy):
             self._asm.load_state_dict(model.asm.state_dict())
 
-    def spend_the_rest(self) -> None:
+    def spend_the_rest(self) -> float:
         """Gives up critics that are far from confirming a search: the policy gets their time."""
-        alone, held_out = self._imitation, self._held_out
+        alone, held_out, impl = self._imitation, self._held_out, self.require_built()
         if alone is None or held_out is None or not alone.is_possible or alone.has_begun:
-            return
+            return super().spend_the_rest()
         with self._same_random_numbers():
-            rows = self._some_states(held_out, FIRST_STATES)
-            trust = self.require_built().measure_trust(*self._held_out_states(rows))
+            rows = self._rows_to_look_at(held_out)
+            trust = impl.measure_trust(*self._held_out_states(rows[:FIRST_STATES]))
         alone.is_possible = trust.acts_by != "search"
         if trust.is_out_of_reach:
             alone.has_begun = True
             LOG.info("The rest of the time goes to imitation", reason=str(trust))
+        has_model = impl.state_model is not None and impl.state_model.is_learned
+        return len(rows) / trust.states + (MODEL_TEST if has_model else 0.0)
 
     def frozen_state(self) -> object:
         """Also how much the critics drop out, and whether they are trained."""

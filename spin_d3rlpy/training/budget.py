@@ -25,9 +25,8 @@ LEAST_GAIN = 1.25  # other programs may soon use the cores
 OVERTIME_SHARE = 0.05
 OVERTIME_SECONDS = 0.5
 # At the end of the epochs in which these shares of a stage's seconds are over, brief tests of what
-# was learned decide what the rest is for. One takes about a tenth of a whole test's time.
+# was learned decide what the rest is for.
 DECISIONS = (0.25, 0.5, 0.75)
-BRIEF_TEST = 0.1
 # From then on, tests before the one at the stage's end are made while all of them keep to this
 # share of the seconds.
 TEST_SHARE = 0.1
@@ -129,7 +128,8 @@ class StageTime:
             self.seconds = budget.left if budget.for_one_stage else share * budget.left
         self._n_steps, self._epoch_steps = n_steps, epoch_steps
         self._spent = 0.0
-        self._tests = self._last_test = 0.0  # seconds of all tests, and of the last one
+        self._tests = self._next_test = 0.0  # seconds of all tests, and of the next whole one
+        self._has_decided = False
         self._threads = _Threads(self.seconds or 0.0)
         clock = budget.clock
         self._work = StepWork(clock) if isinstance(clock, WorkClock) else None
@@ -162,9 +162,9 @@ class StageTime:
 
     @property
     def _limit(self) -> float:
-        """Seconds of the stage without those of the test at its end, which is like the last one."""
+        """Seconds of the stage without those of the test at its end."""
         assert self.seconds is not None
-        return max(0.0, self.seconds - self._last_test)
+        return max(0.0, self.seconds - self._next_test)
 
     def is_part_of_the_way(self, epoch: int) -> bool:
         """Whether a timed stage decides at the end of this epoch what the rest is for."""
@@ -173,25 +173,39 @@ class StageTime:
 
     @property
     def affords_test(self) -> bool:
-        """Whether another test before the end keeps to its share; not before the brief one."""
+        """Whether another test before the end keeps to its share; none does before a decision."""
         if self.seconds is None:
             return True
-        is_known = self._last_test > 0.0
-        return is_known and self._tests + self._last_test <= TEST_SHARE * self.seconds
+        return self._has_decided and self._tests + self._next_test <= TEST_SHARE * self.seconds
 
     @contextmanager
-    def testing(self, is_brief: bool = False) -> Iterator[None]:
+    def testing(self) -> Iterator[None]:
         """Context of a test of what was learned, between steps; its time counts."""
+        before = self._tests
+        with self._counting_test():
+            yield
+        self._next_test = self._tests - before
+
+    def decide(self, decide: Callable[[], float]) -> None:
+        """Decides what the rest is for.
+
+        Args:
+            decide: tests briefly, and returns how many times as long a whole test takes, about.
+        """
+        before = self._tests
+        with self._counting_test():
+            times = decide()
+        if self._next_test == 0.0:  # there was no whole one yet
+            self._next_test = times * (self._tests - before)
+        self._has_decided = True
+
+    @contextmanager
+    def _counting_test(self) -> Iterator[None]:
         before = self._budget.spent
         with self._budget.counting():
             yield
-        seconds = self._budget.spent - before
-        if not is_brief:
-            self._last_test = seconds
-        elif self._last_test == 0.0:  # until there was a whole one
-            self._last_test = seconds / BRIEF_TEST
-        self._tests += seconds
-        self._spent += seconds
+        self._tests += self._budget.spent - before
+        self._spent += self._budget.spent - before
 
     def total(self, step: int) -> int | None:
         """Returns the number of steps, estimated from the seconds of the first `step` ones."""
@@ -236,7 +250,8 @@ class StageTime:
             "cpu_seconds_of_run": self._budget.cpu_seconds,
             "threads": self._threads.best,
             "tests": self._tests,
-            "last_test": self._last_test,
+            "next_test": self._next_test,
+            "has_decided": self._has_decided,
             "work": None if self._work is None else self._work.state_dict(),
         }
 
@@ -247,7 +262,8 @@ class StageTime:
             self._threads.best = state_dict.get("threads")
         self._spent = state_dict["spent"]
         self._tests = state_dict.get("tests", 0.0)
-        self._last_test = state_dict.get("last_test", 0.0)
+        self._next_test = state_dict.get("next_test", 0.0)
+        self._has_decided = state_dict.get("has_decided", False)
         # The preparations of the resumed process do not count: they were counted before.
         self._budget.spent = state_dict["spent_by_run"]
         self._budget.cpu_seconds = state_dict.get("cpu_seconds_of_run", 0.0)

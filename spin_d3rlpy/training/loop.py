@@ -284,11 +284,11 @@ class Loop:
             with self._time.testing(), self.showing("testing"):
                 test()
 
-    def decide(self, decide: Callable[[], None], epoch: int) -> None:
-        """Decides, by a brief test, what the rest of a timed stage is for, if it is time to."""
+    def decide(self, decide: Callable[[], float], epoch: int) -> None:
+        """Decides what the rest of a timed stage is for, if it is time to; see `StageTime`."""
         if self._time.is_part_of_the_way(epoch) and not self.is_over(epoch):
-            with self._time.testing(is_brief=True), self.showing("testing"):
-                decide()
+            with self.showing("testing"):
+                self._time.decide(decide)
 
     def is_over(self, epoch: int) -> bool:
         """Whether this epoch is the last one."""

@@ -86,9 +86,10 @@ def test_tests_count_and_all_but_the_last_keep_to_a_share(
         clock.now += test_seconds
         tested.append(loop.step)
 
-    def decide() -> None:
+    def decide() -> float:
         clock.now += 0.1 * test_seconds
         decided.append(loop.step)
+        return 10.0
 
     for epoch in loop.epochs(step):
         loop.decide(decide, epoch)
