@@ -963,7 +963,7 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
             if alone.pretraining is None:
                 return super().sample_and_update(source, measure)
             with measure("algorithm_update"):
-                return self._finish_step(dict(alone.pretraining.step(self._progress)))
+                return self._finish_step(dict(alone.pretraining.update(self._progress)))
 
     def before_evaluation(self) -> None:
         """Also acts by what further pre-training has learned by now."""
@@ -1040,9 +1040,9 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
         Critics of several rewards are for other weights, too: these need not confirm the same.
         """
         config, run, policy = self._config, self._run, self.policy
-        assert run is not None
-        has_time, is_tested = run.budget.seconds is not None, self._held_out is not None
-        if not has_time or not is_tested or config.search != "auto" or config.n_rewards > 1:
+        if run is None or run.budget.seconds is None or self._held_out is None:
+            return None
+        if config.search != "auto" or config.n_rewards > 1:
             return None
         if not isinstance(policy, JointPolicy):
             return ImitationAlone(None, is_possible=True)

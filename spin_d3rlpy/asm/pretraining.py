@@ -209,23 +209,23 @@ class Pretraining:
             errors = functools.partial(self._errors, unseen)
             self._check = OverfittingCheck("The structure model", asm, errors)
             self.parts["overfitting"] = self._check
-        self._update: Callable[[], Metrics] | None = None
+        self._step: Callable[[], Metrics] | None = None
         self._objective.train()
 
-    def step(self, number: int) -> Metrics:
+    def update(self, number: int) -> Metrics:
         """Makes the step of a number, from 1, and checks whether the model overfits.
 
         Returns:
             Scalars on the device, which the next call may overwrite.
         """
-        if self._update is None:  # a recording keeps the dropout that it was made with
+        if self._step is None:  # a recording keeps the dropout that it was made with
             if self._check is not None and self._check.has_risen:
                 drop_out(self._asm, self._config.overfitting_dropout)
             device, graph = self._asm.device, self._run.compile_graph
-            self._update = recorded(self._add_gradients_and_step, [self.optimizer], device, graph)
-        metrics = self._update()
+            self._step = recorded(self._add_gradients_and_step, [self.optimizer], device, graph)
+        metrics = self._step()
         if self._check is not None and self._check.after_step(number):
-            self._update = None
+            self._step = None
             if self.average is not None:
                 self.average.sync()
         return metrics
@@ -320,7 +320,7 @@ def pretrain(
         share=config.budget_share,
     )
     with run.log("pretraining", "asm", epoch_steps) as log:
-        for _ in loop.epochs(lambda: training.step(loop.step + 1)):
+        for _ in loop.epochs(lambda: training.update(loop.step + 1)):
             row, score = loop.take_row(), None
             row["samples"] = loop.step * batch_size
             with training.averaged():

@@ -33,7 +33,7 @@ class FurtherPretraining:
         self._policy, self._create_context = policy, create_context
         self._begun: _Begun | None = None
 
-    def step(self, progress: float) -> Metrics:
+    def update(self, progress: float) -> Metrics:
         """Makes a step; returns `asm_loss` and `asm_accuracy`, as pre-training does.
 
         Args:
@@ -41,7 +41,7 @@ class FurtherPretraining:
         """
         if self._begun is None:
             self._begun = _Begun(self._policy.asm, self._create_context(), progress)
-        metrics = self._begun.step(progress)
+        metrics = self._begun.update(progress)
         return {f"asm_{name}": value for name, value in metrics.items()}
 
     def hand_over(self) -> None:
@@ -77,12 +77,12 @@ class _Begun:
         self._schedule = Schedule(config.lr_schedule, config.lr_warmup)
         self._rate, self._began, self._steps = config.learning_rate, began, 0
 
-    def step(self, progress: float) -> Metrics:
+    def update(self, progress: float) -> Metrics:
         training, left = self.training, 1.0 - self._began
         factor = self._schedule.factor((progress - self._began) / left)
         for group in training.optimizer.param_groups:
             group["lr"] = left * factor * self._rate
-        metrics = training.step(self._steps + 1)
+        metrics = training.update(self._steps + 1)
         if training.average is not None:
             training.average.update(self._steps)
         self._steps += 1

@@ -119,10 +119,10 @@ def test_a_search_is_out_of_reach_if_others_confirm_less_than_half_of_every_gain
 
 
 def test_critics_out_of_reach_leave_their_time_to_the_structure_model() -> None:
-    step = Pretraining.step
+    update = Pretraining.update
     with (
         out_of_reach(True),
-        mock.patch.object(Pretraining, "step", autospec=True, side_effect=step) as made,
+        mock.patch.object(Pretraining, "update", autospec=True, side_effect=update) as made,
     ):
         algo = fitted()
     assert has_given_up(algo)
@@ -198,16 +198,16 @@ def test_other_policies_go_on_without_the_critics() -> None:
 
 def test_a_killed_run_resumes_bit_for_bit(tmp_path: Path) -> None:
     kept: dict[str, Any] = {"checkpoint_dir": tmp_path, "checkpoint_interval": 7}
-    calls, step = itertools.count(), Pretraining.step
+    calls, update = itertools.count(), Pretraining.update
 
     def die(*arguments: Any) -> Any:
         if next(calls) == 250:  # of the further pre-training
             raise KeyboardInterrupt
-        return step(*arguments)
+        return update(*arguments)
 
     with out_of_reach(True):
         whole = fitted()
-        with mock.patch.object(Pretraining, "step", die), pytest.raises(KeyboardInterrupt):
+        with mock.patch.object(Pretraining, "update", die), pytest.raises(KeyboardInterrupt):
             fitted(**kept)
     with out_of_reach(False):  # what was decided stays
         again = fitted(**kept, resume=True)
