@@ -875,12 +875,11 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
         if held_out is None:
             return
         with self._same_random_numbers():
-            rows = self._rows_to_look_at(held_out)
+            rows, n_moves = self._rows_to_look_at(held_out)
             trust = impl.measure_trust(*self._held_out_states(rows[:FIRST_STATES]))
             if len(rows) > FIRST_STATES and not trust.is_clear:
                 trust = impl.measure_trust(*self._held_out_states(rows))
             if impl.state_model is not None and impl.state_model.is_learned:
-                n_moves = impl.count_moves(*self._held_out_states(rows[:LEAST_STATES]))
                 starts = rows[: starts_in_model(n_moves)]
                 trust = impl.compare_in_model(trust, self._held_out_states(starts)[0])
         impl.trust_critics(trust)
@@ -888,18 +887,21 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
 
     @contextmanager
     def _same_random_numbers(self) -> Iterator[None]:
-        """Context in which tests draw the same numbers, and after which training goes on as if."""
+        """Context with the same random numbers each time; training's own are restored after it."""
         device = torch.empty(0, device=self._device).device
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             torch.manual_seed(0)
             yield
 
-    def _rows_to_look_at(self, held_out: DeviceReplayBuffer) -> torch.Tensor:
-        """Returns rows of held-out observations, in random order, by which critics are tested."""
+    def _rows_to_look_at(self, held_out: DeviceReplayBuffer) -> tuple[torch.Tensor, float]:
+        """Returns rows of held-out observations that tests look at, in random order.
+
+        Also how many moves a search values in one of them.
+        """
         rows = held_out.observation_index
         rows = rows[torch.randperm(len(rows)).to(rows.device)]
         n_moves = self.require_built().count_moves(*self._held_out_states(rows[:LEAST_STATES]))
-        return rows[: states_to_look_at(len(self._nvec), n_moves)]
+        return rows[: states_to_look_at(len(self._nvec), n_moves)], n_moves
 
     def _held_out_states(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns held-out observations as networks and as rules see them, `(B, obs)` each."""
@@ -985,7 +987,7 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
         if alone is None or held_out is None or not alone.is_possible or alone.has_begun:
             return super().spend_the_rest()
         with self._same_random_numbers():
-            rows = self._rows_to_look_at(held_out)
+            rows, _ = self._rows_to_look_at(held_out)
             trust = impl.measure_trust(*self._held_out_states(rows[:FIRST_STATES]))
         alone.is_possible = trust.acts_by != "search"
         if trust.is_out_of_reach:

@@ -12,8 +12,8 @@ class ImitationAlone:
     """Whether a run's steps train the policy alone, and what is trained then.
 
     Args:
-        pretraining: what goes on of a policy that is a structure model; None of one that an
-            objective trains, whose own steps go on.
+        pretraining: further pre-training of a policy that is a structure model; None for a policy
+            that the objective itself trains.
         is_possible: False if the policy's model was given, and is to stay what it is. Also False
             once a search was found that may act.
 

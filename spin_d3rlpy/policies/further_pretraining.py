@@ -1,4 +1,4 @@
-"""Pre-training that goes on in place of an objective's steps, where these do not pay."""
+"""Further pre-training in place of an objective's steps, where critics will not act."""
 
 from __future__ import annotations
 

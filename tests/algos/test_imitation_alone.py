@@ -150,6 +150,19 @@ def test_critics_that_know_what_pays_go_on() -> None:
     assert not has_given_up(fitted())
 
 
+@pytest.mark.parametrize(("acts_by", "brief_tests"), [("search", 1), ("imitation", 3)])
+def test_it_is_asked_until_a_search_may_act(acts_by: str, brief_tests: int) -> None:
+    measure = IDQLImpl.measure_trust
+    with (
+        out_of_reach(False),
+        mock.patch.object(Trust, "acts_by", property(lambda _: acts_by)),
+        mock.patch.object(Trust, "is_clear", property(lambda _: True)),
+        mock.patch.object(IDQLImpl, "measure_trust", autospec=True, side_effect=measure) as made,
+    ):
+        fitted()
+    assert made.call_count == brief_tests + 1  # and the last, whole one
+
+
 def test_of_steps_none_are_given_up() -> None:
     d3rlpy.seed(0)
     algo = algorithm()

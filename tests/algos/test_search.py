@@ -1092,7 +1092,7 @@ def test_an_onnx_file_of_many_slots_is_written_in_a_minute(tmp_path: Any) -> Non
     env = gymnasium.make("spin/dispatch-v0", couriers=10, max_episode_steps=20)
     env.action_space.seed(0)
     buffer = collect(env, lambda _: env.action_space.sample(), 20, progress=False)
-    d3rlpy.seed(0)
+    d3rlpy.seed(1)  # others give some actions the very same value: either is right
     algo = SPINIDQL(recipe="smoke", joint_critic=True, search_sweeps=1, n_action_samples=8)
     algo.fit(buffer, n_steps=2, n_steps_per_epoch=2, **QUIET)
     path, began = str(tmp_path / "policy.onnx"), time.process_time()
@@ -1100,8 +1100,4 @@ def test_an_onnx_file_of_many_slots_is_written_in_a_minute(tmp_path: Any) -> Non
     assert time.process_time() - began < 120.0  # 100 s on a busy machine
     x = buffer.observations_at(buffer.observation_index[:50]).numpy()
     (found,) = runtime.InferenceSession(path).run(None, {"observations": x})
-    expected = algo.predict(x)
-    assert (found == expected).all(1).mean() > 0.8
-    # Networks that are hardly trained give some actions the very same value.
-    values, expected_values = (algo.predict_value(x, actions) for actions in (found, expected))
-    np.testing.assert_allclose(values, expected_values, rtol=1e-4)
+    np.testing.assert_array_equal(found, algo.predict(x))

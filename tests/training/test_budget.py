@@ -68,7 +68,7 @@ def test_as_many_steps_are_made_as_fit_in() -> None:
     assert len(loop.rows) == 4
 
 
-@pytest.mark.parametrize(("test_seconds", "n_tests"), [(0.05, 4), (0.4, 3), (3.0, 1)])
+@pytest.mark.parametrize(("test_seconds", "n_tests"), [(0.05, 4), (0.4, 3), (3.0, 1), (30.0, 1)])
 def test_tests_count_and_all_but_the_last_keep_to_a_share(
     test_seconds: float, n_tests: int
 ) -> None:
@@ -101,8 +101,9 @@ def test_tests_count_and_all_but_the_last_keep_to_a_share(
     assert len(tested) == n_tests
     assert tested[0] >= decided[0]
     assert tested[-1] == loop.step  # what was learned last is tested
-    assert budget.spent == pytest.approx(10.0, abs=0.05)
-    assert loop.step == pytest.approx((10.0 - (n_tests + 0.3) * test_seconds) / 0.01, abs=3)
+    if test_seconds < 10.0:
+        assert budget.spent == pytest.approx(10.0, abs=0.05)
+        assert loop.step == pytest.approx((10.0 - (n_tests + 0.3) * test_seconds) / 0.01, abs=3)
 
 
 def test_stages_share_the_seconds() -> None:
