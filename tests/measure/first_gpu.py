@@ -2,13 +2,14 @@
 
     python -m tests.measure.first_gpu --minutes 30
 
-In this order: steps a second and memory; how busy the GPU is; the tests that need CUDA; updates on
-the CPU against updates on the GPU; recorded updates against those that are not; SPIN-IQL of the
-published sizes on cheetah-run medium-expert for the minutes that are left. Each part is written
-when it is done, and a command that is given again resumes there. Needed on the machine:
-this repository with its test dependencies, a CUDA build of torch, and for the last part the dataset
-or minutes of all cores to build it (`spin-d3rlpy data build spin/cheetah-run-b3/medium-expert-v0`
-elsewhere; copy the folder and set MINARI_DATASETS_PATH to it). Nothing is downloaded.
+In this order: steps a second and memory; the tuned recipe by the clock, with its decisions; how
+busy the GPU is; the tests that need CUDA; updates on the CPU against updates on the GPU; recorded
+updates against those that are not; SPIN-IQL of the published sizes on cheetah-run medium-expert
+for the minutes that are left. Each part is written when it is done, and a command that is given
+again resumes there. Needed on the machine: this repository with its test dependencies, a CUDA
+build of torch, and for the last part the dataset or minutes of all cores to build it (`spin-d3rlpy
+data build spin/cheetah-run-b3/medium-expert-v0` elsewhere; copy the folder and set
+MINARI_DATASETS_PATH to it). Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ import contextlib
 import dataclasses
 import json
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -33,7 +36,15 @@ import typer
 from d3rlpy.logging import NoopAdapterFactory
 from d3rlpy.optimizers import AdamFactory
 
-from spin_d3rlpy import DecQN, FactoredIQL, algos, nvec
+from spin_d3rlpy import (
+    SPINIDQL,
+    DecQN,
+    FactoredIQL,
+    LockstepEvaluator,
+    algos,
+    load_dataset,
+    nvec,
+)
 from spin_d3rlpy.fast import Dropout
 from spin_d3rlpy.files.results import write_csv, write_json
 from spin_d3rlpy.policies import base as policies
@@ -53,6 +64,7 @@ from tests.measure import speed
 
 DATASET = "spin/cheetah-run-b3/medium-expert-v0"
 PROJECT = Path(__file__).parents[2]
+BY_THE_CLOCK = ("spin/dispatch-n20/medium-expert-v0", "spin/cone-d8-p50/mixed-v0")
 RESERVE = 0.4  # share of the time that the last part has at least
 Row = dict[str, Any]
 
@@ -290,6 +302,52 @@ def recorded_steps(session: Session) -> list[Row]:
     return rows
 
 
+def by_the_clock(session: Session) -> list[Row]:
+    """The tuned recipe for seconds of the clock: steps, returns, decisions; recorded and not."""
+    rows: list[Row] = []
+    for dataset in ("spin/dispatch-n10/medium-v0",) if session.is_tiny else BY_THE_CLOCK:
+        size = 1000 if session.is_tiny else 20_000 if "dispatch" in dataset else None
+        for graph in ("auto", False):
+            buffer, env = load_dataset(dataset, size=size)
+            d3rlpy.seed(0)
+            algo = SPINIDQL(recipe="tuned", compile_graph=graph, device=session.device)
+            began = time.monotonic()
+            seconds = 0.5 if session.is_tiny else 20.0
+            quiet: dict[str, Any] = {"logger_adapter": NoopAdapterFactory()}
+            algo.fit(buffer, seconds=seconds, show_progress=False, **quiet)
+            fitted = time.monotonic() - began
+            with closing(LockstepEvaluator(env, 1 if session.is_tiny else 20)) as evaluator:
+                returns = evaluator.returns(algo)
+            rows.append(
+                {
+                    "dataset": dataset,
+                    "compile_graph": graph,
+                    "steps": algo.grad_step,
+                    "fit_seconds": round(fitted, 1),
+                    "return": round(float(returns.mean()), 3),
+                    **_decision_ms(algo, buffer, session),
+                    "trust": str(algo.trust),
+                }
+            )
+            env.close()
+    return rows
+
+
+def _decision_ms(algo: SPINIDQL, buffer: Any, session: Session) -> Row:
+    """Milliseconds of `predict`, the median of ten calls, by the number of states."""
+    found: Row = {}
+    for n in (1, 64) if session.is_tiny else (1, 64, 1024):
+        states = buffer.observations_at(buffer.observation_index[:n]).cpu().numpy()
+        taken = []
+        for _ in range(10):
+            began = time.monotonic()
+            algo.predict(states)
+            session.synchronize()
+            taken.append(1e3 * (time.monotonic() - began))
+        found[f"ms_of_{n}"] = round(statistics.median(taken), 2)
+    return found
+
+
 def utilization(session: Session) -> Row:
     """How busy the device is during updates of SPIN-IQL of the published size."""
     buffer = speed.random_buffer(speed.CHEETAH, 4).to(session.device)
@@ -347,6 +405,7 @@ def training(session: Session) -> Row:
 PARTS = {
     "speed": steps_per_second,
     "recorded": recorded_steps,
+    "by_the_clock": by_the_clock,
     "utilization": utilization,
     "tests": cuda_tests,
     "equality": equality,
