@@ -124,8 +124,13 @@ class Trust:
     @property
     def has_failed(self) -> tuple[bool, ...]:
         """By search, whether it was tried in the model of states and gained nothing for sure."""
-        figures = zip(self.modeled, self.modeled_errors, self._tried, strict=True)
-        return tuple(is_tried and not gain - 2.0 * error > 0.0 for gain, error, is_tried in figures)
+        pairs = zip(self._tried, self._gain_in_model, strict=True)
+        return tuple(is_tried and not gains for is_tried, gains in pairs)
+
+    @property
+    def _gain_in_model(self) -> tuple[bool, ...]:
+        figures = zip(self.modeled, self.modeled_errors, strict=True)
+        return tuple(gain - 2.0 * error > 0.0 for gain, error in figures)
 
     @property
     def _tried(self) -> tuple[bool, ...]:
@@ -144,11 +149,17 @@ class Trust:
     def to_try(self, every_discount: bool = False) -> int | None:
         """Returns the number of the search to be tried next in the model of states, if one is.
 
+        Those that may act if they gain there are tried, the best one first.
+
         Args:
             every_discount: whether the best one by each discount is tried, or the best one until
                 one gains.
         """
-        may_act = self._may_act if self.acts_by == "search" else []
+        if self.states < LEAST_STATES:
+            return None
+        pairs = zip(self._are_confirmed(2.0), self.has_failed, strict=True)
+        confirmed = [i for i, (is_one, failed) in enumerate(pairs) if is_one and not failed]
+        may_act = confirmed or [i for i, is_one in enumerate(self.are_large) if is_one]
         done = [self.searches[i].gamma for i in may_act if self._tried[i]]
         if not every_discount and done:
             return None
@@ -210,26 +221,44 @@ class Trust:
         """By search, whether 85 % of its gain or more is confirmed, and the gain is real.
 
         A gain is real if it is surely above 0, 1 % of the spread of returns or more, judged, more
-        than imitation's, and a gain in the model of states as well.
+        than imitation's, and a gain in the model of states as well. Where two standard errors would
+        decide whether 85 % is confirmed, and more than imitation's gain, that model does.
         """
-        least = LEAST_GAIN * self.spread
+        figures = zip(
+            self._are_confirmed(0.0),
+            self._are_confirmed(2.0),
+            self.has_failed,
+            self._gain_in_model,
+            strict=True,
+        )
+        return tuple(
+            (is_ or (may_be and gains)) and not failed for is_, may_be, failed, gains in figures
+        )
+
+    def _are_confirmed(self, doubt: float) -> tuple[bool, ...]:
+        """Returns by search whether critics confirm it, whatever the model of states says.
+
+        Args:
+            doubt: standard errors by which figures may be below their bounds.
+        """
+        least, imitation = LEAST_GAIN * self.spread, self.likeliest_gain
+        figures = zip(
+            self.promised,
+            self.confirmed,
+            self.careful_gains,
+            self.standard_errors,
+            self.are_judged,
+            strict=True,
+        )
         return tuple(
             is_judged
-            and beats
-            and not failed
             and confirmed - 2.0 * error > 0.0
             and confirmed >= least
             and promised > 0.0
-            and confirmed >= LEAST_CONFIRMED * promised
-            for promised, confirmed, error, is_judged, beats, failed in zip(
-                self.promised,
-                self.confirmed,
-                self.standard_errors,
-                self.are_judged,
-                self.beat_imitation,
-                self.has_failed,
-                strict=True,
-            )
+            and confirmed + doubt * error >= LEAST_CONFIRMED * promised
+            # What is not confirmed counts twice.
+            and careful + doubt * (2.0 * error + self.likeliest_error) > imitation
+            for promised, confirmed, careful, error, is_judged in figures
         )
 
     @property
