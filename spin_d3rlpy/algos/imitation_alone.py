@@ -14,26 +14,29 @@ class ImitationAlone:
     Args:
         pretraining: further pre-training of a policy that is a structure model; None for a policy
             that the objective itself trains.
-        is_possible: False if the policy's model was given, and is to stay what it is. Also False
-            once a search was found that may act.
+        is_possible: False if the policy's model was given, and is to stay what it is.
 
     Attributes:
-        has_begun: whether critics are given up.
+        may_give_up: whether critics may still be given up: until a search is found that may act.
+        has_begun: whether critics are given up, or have learned all that they are to learn.
     """
 
     def __init__(self, pretraining: FurtherPretraining | None, is_possible: bool) -> None:
-        self.pretraining, self.is_possible, self.has_begun = pretraining, is_possible, False
+        self.pretraining, self.is_possible = pretraining, is_possible
+        self.may_give_up, self.has_begun = is_possible, False
 
     def state_dict(self) -> dict[str, Any]:
         """Returns what was decided and trained."""
         return {
             "is_possible": self.is_possible,
+            "may_give_up": self.may_give_up,
             "has_begun": self.has_begun,
             "pretraining": None if self.pretraining is None else self.pretraining.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Inverse of `state_dict`."""
-        self.is_possible, self.has_begun = state["is_possible"], state["has_begun"]
+        self.is_possible, self.may_give_up = state["is_possible"], state["may_give_up"]
+        self.has_begun = state["has_begun"]
         if self.pretraining is not None:
             self.pretraining.load_state_dict(state["pretraining"])

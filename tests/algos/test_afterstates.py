@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import warnings
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ from d3rlpy.logging import NoopAdapterFactory
 from d3rlpy.models.encoders import VectorEncoderFactory
 from numpy.typing import NDArray
 
-from spin_d3rlpy import SPINIDQL, load_policy, save_policy
+from spin_d3rlpy import SPINIDQL, FactoredIDQL, load_policy, save_policy
+from spin_d3rlpy.algos import idql
 from spin_d3rlpy.critics.joint import BINS_DROPOUT, JointCritic, Moves
 from spin_d3rlpy.critics.return_bins import CAUTION, ReturnBins, careful_mean
 from spin_d3rlpy.data import DeviceReplayBuffer
@@ -24,7 +26,9 @@ from spin_d3rlpy.data.buffer.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.search.afterstates import Afterstates
 from spin_d3rlpy.search.places import Places
 from spin_d3rlpy.search.state_model import StateModel, learn
+from spin_d3rlpy.training.budget import Budget
 from spin_d3rlpy.training.loop import Run
+from tests.algos.test_imitation_alone import Clock
 
 QUIET: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
 D, SIZE = 3, 5  # dimensions, each with a bit up and a bit down, and cells of each
@@ -69,9 +73,9 @@ def walks(
     return DeviceReplayBuffer(stack_episodes(episodes, lengths, [2] * 2 * D))
 
 
-def algorithm(**fields: Any) -> SPINIDQL:
+def algorithm(kind: Any = SPINIDQL, **fields: Any) -> Any:
     d3rlpy.seed(0)
-    return SPINIDQL(recipe="tuned", short_gammas=[0.0], batch_size=64, **fields)
+    return kind(recipe="tuned", short_gammas=[0.0], batch_size=64, **fields)
 
 
 @pytest.mark.parametrize(
@@ -187,9 +191,43 @@ def test_a_careful_mean_takes_off_what_is_not_sure() -> None:
     assert means[1].item() == pytest.approx(unsure[1].item() - CAUTION * 50.0)
 
 
+@pytest.mark.parametrize("gives", [False, True])
+@pytest.mark.parametrize("kind", [SPINIDQL, FactoredIDQL])
+def test_critics_make_some_passes_over_the_data_at_most(kind: Any, gives: bool) -> None:
+    """Their rates fall as fast; what else is trained goes on. `gives`: seconds, or steps."""
+    buffer, rates = walks(), list[float]()
+    algo = algorithm(kind, state_model_updates=8, afterstates=True, lr_warmup=0.0)
+    in_passes = math.ceil(buffer.transition_count * 0.9 / 64)  # a tenth is held out
+    update = type(algo).impl_class._update_critics
+
+    def counted(impl: Any, batch: Any) -> Any:
+        rates.append(impl.modules.critic_optim.optim.param_groups[0]["lr"])
+        return update(impl, batch)
+
+    if kind is SPINIDQL:
+        algo.config.policy.pretraining.max_updates = 4
+    length: Any = {"seconds": Budget(8.0, Clock())} if gives else {"n_steps": 3 * in_passes}
+    with (
+        mock.patch.object(type(algo).impl_class, "_update_critics", counted),
+        mock.patch.object(idql, "MOST_PASSES", 1),
+    ):
+        rows = algo.fit(buffer, **length, n_steps_per_epoch=in_passes, **QUIET)
+    assert len(rates) == pytest.approx(in_passes, abs=3)  # whole episodes are held out
+    assert rates[-1] < 0.1 * rates[0]
+    assert algo.grad_step > 1.5 * len(rates)
+    last = set(rows[-1][1])
+    assert "critic_loss" not in last
+    assert ("actor_loss" in last) == (kind is FactoredIDQL)
+    assert ("asm_loss" in last) == (kind is SPINIDQL and gives)
+    again = len(rates)
+    with mock.patch.object(type(algo).impl_class, "_update_critics", counted):
+        algo.fit(buffer, n_steps=3, **QUIET)  # a new run trains them again
+    assert len(rates) == again + 3
+
+
 @pytest.fixture(scope="module")
 def trained() -> SPINIDQL:
-    algo = algorithm(afterstates=True, state_model_updates=300)
+    algo: SPINIDQL = algorithm(afterstates=True, state_model_updates=300)
     algo.config.policy.pretraining.max_updates = 60
     algo.fit(walks(3000), n_steps=200, n_steps_per_epoch=200, **QUIET)
     algo.config.search = "always"
@@ -242,7 +280,11 @@ def test_its_search_acts_from_an_exported_file(
     assert (found == expected).all()
 
 
-def test_a_killed_run_resumes_bit_for_bit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("passes", [60, 0.3])  # 7 of 8 steps
+def test_a_killed_run_resumes_bit_for_bit(
+    passes: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(idql, "MOST_PASSES", passes)
     buffer = walks()
 
     def fitted(**kept: Any) -> Any:
