@@ -191,10 +191,10 @@ def test_a_careful_mean_takes_off_what_is_not_sure() -> None:
     assert means[1].item() == pytest.approx(unsure[1].item() - CAUTION * 50.0)
 
 
-@pytest.mark.parametrize("gives", [False, True])
+@pytest.mark.parametrize("has_time", [False, True])
 @pytest.mark.parametrize("kind", [SPINIDQL, FactoredIDQL])
-def test_critics_make_some_passes_over_the_data_at_most(kind: Any, gives: bool) -> None:
-    """Their rates fall as fast; what else is trained goes on. `gives`: seconds, or steps."""
+def test_critics_make_some_passes_over_the_data_at_most(kind: Any, has_time: bool) -> None:
+    """Their rates fall as fast; what else is trained goes on, for steps or for a time."""
     buffer, rates = walks(), list[float]()
     algo = algorithm(kind, state_model_updates=8, afterstates=True, lr_warmup=0.0)
     in_passes = math.ceil(buffer.transition_count * 0.9 / 64)  # a tenth is held out
@@ -206,7 +206,7 @@ def test_critics_make_some_passes_over_the_data_at_most(kind: Any, gives: bool) 
 
     if kind is SPINIDQL:
         algo.config.policy.pretraining.max_updates = 4
-    length: Any = {"seconds": Budget(8.0, Clock())} if gives else {"n_steps": 3 * in_passes}
+    length: Any = {"seconds": Budget(4.0, Clock())} if has_time else {"n_steps": 3 * in_passes}
     with (
         mock.patch.object(type(algo).impl_class, "_update_critics", counted),
         mock.patch.object(idql, "MOST_PASSES", 1),
@@ -218,7 +218,7 @@ def test_critics_make_some_passes_over_the_data_at_most(kind: Any, gives: bool) 
     last = set(rows[-1][1])
     assert "critic_loss" not in last
     assert ("actor_loss" in last) == (kind is FactoredIDQL)
-    assert ("asm_loss" in last) == (kind is SPINIDQL and gives)
+    assert ("asm_loss" in last) == (kind is SPINIDQL and has_time)
     again = len(rates)
     with mock.patch.object(type(algo).impl_class, "_update_critics", counted):
         algo.fit(buffer, n_steps=3, **QUIET)  # a new run trains them again
@@ -280,11 +280,8 @@ def test_its_search_acts_from_an_exported_file(
     assert (found == expected).all()
 
 
-@pytest.mark.parametrize("passes", [60, 0.3])  # 7 of 8 steps
-def test_a_killed_run_resumes_bit_for_bit(
-    passes: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(idql, "MOST_PASSES", passes)
+def test_a_killed_run_resumes_bit_for_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(idql, "MOST_PASSES", 0.3)  # 7 of 8 steps
     buffer = walks()
 
     def fitted(**kept: Any) -> Any:
