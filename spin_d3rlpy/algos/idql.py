@@ -171,10 +171,10 @@ class IDQLConfig(ActorCriticConfig[TPolicy]):
             where episodes end by a time limit alone or critics value afterstates; unused otherwise.
         afterstates: whether joint critics value where an action leads, by the model of what follows
             it, in place of states and actions (`search.afterstates`). They then learn distributions
-            of returns, every other one with dropout. `"auto"` is decided by the data when the
-            networks are built: True where the task ends episodes and states and actions tell the
-            next state, and this the reward. Only where there can be such a model and with
-            `expectile=0.5`; unused otherwise.
+            of returns, every other one with dropout, in 60 passes over the data at most. `"auto"`
+            is decided by the data when the networks are built: True where the task ends episodes
+            and states and actions tell the next state, and this the reward. Only where there can be
+            such a model and with `expectile=0.5`; unused otherwise.
         search: `"auto"` acts as trust decides, `"always"` by the best search, confirmed or not,
             `"never"` by imitation. It may be changed after training: `algo.config.search`.
         reward_weights: of the rewards of a dataset with several, by name. Critics of whole actions
@@ -957,7 +957,8 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
     ) -> dict[str, torch.Tensor]:
         """Also checks whether the critics overfit; trains the policy alone once they are given up.
 
-        Structure models return `asm_loss` and `asm_accuracy` then.
+        Or once they have made all their passes. Structure models return `asm_loss` and
+        `asm_accuracy` then.
         """
         if self._passes is not None and self._has_ended(self._passes):
             return self._finish_step({})
