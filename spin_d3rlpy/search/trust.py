@@ -189,7 +189,16 @@ class Trust:
         On slates whose most likely order was good, critics confirmed 1.5 of a gain of 2.8 over the
         samples; the most likely action gained 1.2, and returned 7.3 where the search returned 6.8.
         """
-        return tuple(gain > self.likeliest_gain for gain in self.careful_gains)
+        return self._beat_imitation(0.0)
+
+    def _beat_imitation(self, doubt: float) -> tuple[bool, ...]:
+        """Returns the same; gains may be lower by some standard errors, as in `_are_confirmed`."""
+        pairs = zip(self.careful_gains, self.standard_errors, strict=True)
+        # What is not confirmed counts twice.
+        return tuple(
+            gain + doubt * (2.0 * error + self.likeliest_error) > self.likeliest_gain
+            for gain, error in pairs
+        )
 
     @property
     def are_judged(self) -> tuple[bool, ...]:
@@ -241,24 +250,23 @@ class Trust:
         Args:
             doubt: standard errors by which figures may be below their bounds.
         """
-        least, imitation = LEAST_GAIN * self.spread, self.likeliest_gain
+        least = LEAST_GAIN * self.spread
         figures = zip(
             self.promised,
             self.confirmed,
-            self.careful_gains,
             self.standard_errors,
             self.are_judged,
+            self._beat_imitation(doubt),
             strict=True,
         )
         return tuple(
             is_judged
+            and beats
             and confirmed - 2.0 * error > 0.0
             and confirmed >= least
             and promised > 0.0
             and confirmed + doubt * error >= LEAST_CONFIRMED * promised
-            # What is not confirmed counts twice.
-            and careful + doubt * (2.0 * error + self.likeliest_error) > imitation
-            for promised, confirmed, careful, error, is_judged in figures
+            for promised, confirmed, error, is_judged, beats in figures
         )
 
     @property

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from spin_d3rlpy.training.schedules import Schedule
+
 
 class MostPasses:
     """How much of their training networks have had: so many passes over the data, or the run.
@@ -15,11 +17,14 @@ class MostPasses:
         n_rows: that a pass has.
         batch_size: of a step.
         first_step: of the run.
+        schedule: of learning rates, over this share.
     """
 
-    def __init__(self, n_passes: float, n_rows: int, batch_size: int, first_step: int) -> None:
+    def __init__(
+        self, n_passes: float, n_rows: int, batch_size: int, first_step: int, schedule: Schedule
+    ) -> None:
         self.n_steps = math.ceil(n_passes * n_rows / batch_size)
-        self.first_step = first_step
+        self.first_step, self.schedule = first_step, schedule
 
     def progress(self, step: int, of_run: float) -> float:
         """Returns the share that is done; 1 and more: nothing is left.

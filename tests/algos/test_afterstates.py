@@ -194,7 +194,7 @@ def test_a_careful_mean_takes_off_what_is_not_sure() -> None:
 @pytest.mark.parametrize("has_time", [False, True])
 @pytest.mark.parametrize("kind", [SPINIDQL, FactoredIDQL])
 def test_critics_make_some_passes_over_the_data_at_most(kind: Any, has_time: bool) -> None:
-    """Their rates fall as fast; what else is trained goes on, for steps or for a time."""
+    """Learning rates fall to 0 by the last pass, and other networks are trained until the end."""
     buffer, rates = walks(), list[float]()
     algo = algorithm(kind, state_model_updates=8, afterstates=True, lr_warmup=0.0)
     in_passes = math.ceil(buffer.transition_count * 0.9 / 64)  # a tenth is held out
