@@ -494,7 +494,7 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         """Begins a new episode for `act(observation)`: what was seen before is forgotten."""
         self._recent = None
 
-    @torch.no_grad()
+    @torch.inference_mode()  # an eighth less a decision of many small operations than `no_grad`
     def _act(self, observations: NDArray, extra: AnyRule | None, sample: bool) -> NDArray:
         with self._acting_on(len(observations)):
             unscaled = torch.as_tensor(observations, dtype=torch.float32, device=self._device)

@@ -197,11 +197,12 @@ class _SumsOfShared(ActionSums):
         """See `ActionSums`; of moves of one slot."""
         table, presence = self._encoder.table, self._encoder.presence
         counts = count_choices(actions, self._encoder.n_choices)
-        before, after = actions[moves.rows, moves.slots[:, 0]], moves.choices[:, 0]
-        leaves = (counts[moves.rows, before] == 1.0)[:, None].to(table.dtype)  # (R, 1)
-        comes = (counts[moves.rows, after] == 0.0)[:, None].to(table.dtype)
-        lost = embedding(before, table) + leaves * embedding(before, presence)
-        return embedding(after, table) + comes * embedding(after, presence) - lost
+        # What a state's choices bring and its slots take away: fewer rows than there are moves.
+        comes = (counts == 0.0)[..., None].to(table.dtype)  # (B, K, 1)
+        leaves = (counts.gather(1, actions) == 1.0)[..., None].to(table.dtype)  # (B, N, 1)
+        won = table + comes * presence
+        lost = embedding(actions, table) + leaves * embedding(actions, presence)
+        return won[moves.rows, moves.choices[:, 0]] - lost[moves.rows, moves.slots[:, 0]]
 
 
 class EntityChoices(ActionEncoder):

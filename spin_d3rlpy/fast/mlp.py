@@ -144,7 +144,7 @@ def _side_by_side(
 
 def _rounded(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """The tensor in a type; several networks in turn take one batch's observations."""
-    if x.dtype == dtype or x.requires_grad:
+    if x.dtype == dtype or x.requires_grad or x.is_inference():
         return x.to(dtype)
     known = _last.get("x")
     if known is None or known[0]() is not x or known[1] != x._version or known[2].dtype != dtype:

@@ -176,7 +176,8 @@ def folded_layers(trunk: nn.Module) -> Layers:
     rounding = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device)
     key = rounding, state_of(parameters)
     if trunk not in _frozen or _frozen[trunk][0] != key:
-        with torch.no_grad():
+        # Training reads them too, which takes no tensors of inference mode.
+        with torch.inference_mode(False), torch.no_grad():
             _frozen[trunk] = key, _fold(trunk, device)
     return _frozen[trunk][1]
 
