@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from numbers import Real
-from typing import Any
+from typing import Any, TypeAlias
 
 import gymnasium
 import numpy as np
@@ -17,6 +17,9 @@ from numpy.typing import NDArray
 from torch import nn
 
 from spin_d3rlpy.errors import InvalidActionSpaceError, NvecMismatchError
+
+# Some slots of each row, `(B, C)`; the same ones of all rows; None for all.
+Slots: TypeAlias = torch.Tensor | slice | None
 
 
 def whole_numbers(values: object) -> list[int]:
@@ -194,6 +197,16 @@ class SlotLayout(nn.Module):
     def argmax(self, flat: torch.Tensor) -> torch.Tensor:
         """Returns each slot's best choice: `(..., S)` gives integer `(..., N)`."""
         return self.split(flat).argmax(-1)
+
+
+def rows_of(table: torch.Tensor, slots: Slots) -> torch.Tensor:
+    """Returns rows of some slots, `(B, C, ...)`, of a table `(B, N, ...)`."""
+    if slots is None:
+        return table
+    if isinstance(slots, slice):
+        return table[:, slots]
+    first = torch.arange(table.shape[0], device=table.device)[:, None] * table.shape[1]
+    return table.flatten(0, 1)[first + slots]  # copies whole rows, which `gather` does not
 
 
 def gumbel_noise(like: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:

@@ -114,9 +114,9 @@ class IDQLConfig(ActorCriticConfig[TPolicy]):
     With `search_sweeps` the best candidate is only the start of a search (`search.moves`): slots
     change their choices, or two exchange theirs, among what the policy supports, by the value of
     the whole action: give it a `joint_critic`. Where slots are few, several candidates are starts
-    (`search.starts`), and the best end acts. Candidates of a search are drafts where a network
-    scores pairs of slots and choices: two passes of it tell how likely a choice is, made or not
-    made by another slot (`Policy.draft_several`). With `held_out_share` each critic's search is
+    (`search.starts`), and the best end acts. Candidates of a search may be drafts, which take fewer
+    passes of a network than samples: where it scores pairs of slots and choices two in all, where
+    slots are many four (`Policy.draft_several`). With `held_out_share` each critic's search is
     judged by the other critics, on episodes that nothing was trained on (`search.trust`); where
     they do not confirm what it gains, or where that is little against what returns differ by,
     actions are the policy's own: the most likely one, or samples where the critics find these
@@ -145,7 +145,7 @@ class IDQLConfig(ActorCriticConfig[TPolicy]):
         expectile: tau of V's expectile regression.
         joint_critic: Q functions of the state and the whole action, which can value how choices go
             together, instead of utilities that are combined over slots.
-        n_action_samples: candidates per state (n).
+        n_action_samples: candidates per state (n); drafts of pairs are half as many.
         candidate_temperature: of the policy's distribution when candidates are drawn; 0 takes the
             most likely choice of every slot, as a policy without critics would.
         value_temperature: if above 0, `sample_action` draws among its candidates from the softmax
@@ -415,7 +415,7 @@ class IDQLImpl(ActorCriticImpl):
         return self._choose(x, False, self._config.value_temperature, self.rule_and(extra))
 
     @eval_api
-    @torch.no_grad()
+    @torch.inference_mode()
     def choose_with(
         self,
         x: torch.Tensor,

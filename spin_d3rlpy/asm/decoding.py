@@ -20,7 +20,7 @@ import torch
 from spin_d3rlpy._compat import is_exporting
 from spin_d3rlpy.asm.rules import OPEN, RowMask, Rule
 from spin_d3rlpy.errors import NoAllowedChoiceError
-from spin_d3rlpy.nvec import SlotLayout
+from spin_d3rlpy.nvec import SlotLayout, Slots, rows_of
 
 # Which slot is next: the slots' order; the one with the most likely choice; the one whose best
 # choice's probability leads most over the second best; the one whose logit or value does, which
@@ -58,10 +58,8 @@ class LogitsInAnyOrder(Protocol):
     def all_open(self) -> torch.Tensor:
         """Returns actions `(B, N)` without a choice, -1."""
 
-    def logits_given(
-        self, actions: torch.Tensor, slots: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        """Returns logits `(B, C, K)` of slots `(B, C)`, of all if None.
+    def logits_given(self, actions: torch.Tensor, slots: Slots = None) -> torch.Tensor:
+        """Returns logits `(B, C, K)` of some slots.
 
         They are in view of actions `(B, N)`, -1 where open, whatever `choose` was told.
         """
@@ -107,9 +105,7 @@ class IndependentConditionals:
     def choose(self, slot: int, choice: torch.Tensor) -> None:
         """Does nothing."""
 
-    def logits_given(
-        self, actions: torch.Tensor, slots: torch.Tensor | None = None
-    ) -> torch.Tensor:
+    def logits_given(self, actions: torch.Tensor, slots: Slots = None) -> torch.Tensor:
         return rows_of(self.table, slots)
 
 
@@ -173,6 +169,28 @@ def decode(
     in_any_order = cast(LogitsInAnyOrder, conditionals)
     filling = _Filling(in_any_order, order, rule, draw, given, passes, otherwise, urgency)
     return filling.filled()
+
+
+def decode_in_groups(
+    conditionals: LogitsInAnyOrder, n_groups: int, noise: torch.Tensor
+) -> torch.Tensor:
+    """Returns actions `(B, N)` in a few passes: every `n_groups`-th slot at once.
+
+    Slots that are next to each other, which mostly belong together, are in different groups; those
+    of a group are chosen as if independent of each other, in view of all groups before.
+
+    Args:
+        conditionals: of the states.
+        n_groups: passes at most.
+        noise: added to logits, flat `(B, S)`.
+    """
+    actions, noise = conditionals.all_open(), conditionals.slot_layout.split(noise, fill=0.0)
+    numbers = torch.arange(actions.shape[1], device=actions.device).expand_as(actions)
+    for first in range(min(n_groups, conditionals.slot_layout.n_slots)):
+        slots = slice(first, None, n_groups)
+        choices = (conditionals.logits_given(actions, slots) + noise[:, slots]).argmax(-1)
+        actions = actions.scatter(1, numbers[:, slots], choices)
+    return actions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -329,9 +347,9 @@ class _Filling:
             urgency: `(B, N)`, instead of one by the rule's scores.
         """
         allowed = self._allowed(scores, slots)
-        is_open = entries_of(self._is_open if among is None else among, slots)
+        is_open = rows_of(self._is_open if among is None else among, slots)
         if isinstance(self._order, torch.Tensor):
-            urgency = -self._order
+            urgency = rows_of(-self._order, slots)
         elif urgency is None:
             urgency = urgency_of(allowed, self._order)
             if self._rule is not None:  # what has no choice left says so at once
@@ -392,7 +410,7 @@ class _Filling:
                 still_open = waits & self._is_open.gather(1, slots)
             self._is_open = self._is_open.scatter(1, slots, still_open)
 
-    def _allowed(self, scores: torch.Tensor, slots: torch.Tensor | None) -> torch.Tensor:
+    def _allowed(self, scores: torch.Tensor, slots: Slots) -> torch.Tensor:
         """Returns scores of what the rule allows, `-inf` elsewhere."""
         if self._rule is None:
             return scores
@@ -419,18 +437,6 @@ def choice_of(scores: torch.Tensor) -> torch.Tensor:
     """Returns the best choice by scores `(..., K)`, -1 where all are `-inf`, `(...)`."""
     best, choice = scores.max(-1)
     return torch.where(best == -torch.inf, OPEN, choice)
-
-
-def rows_of(table: torch.Tensor, slots: torch.Tensor | None) -> torch.Tensor:
-    """Returns rows `(B, C, K)` of a table `(B, N, K)`, all if None."""
-    if slots is None:
-        return table
-    return table.gather(1, slots[..., None].expand(-1, -1, table.shape[-1]))
-
-
-def entries_of(entries: torch.Tensor, slots: torch.Tensor | None) -> torch.Tensor:
-    """Returns entries `(B, C)` of `(B, N)`, all if None."""
-    return entries if slots is None else entries.gather(1, slots)
 
 
 def _allowed(

@@ -22,6 +22,7 @@ from spin_d3rlpy._compat import is_exporting
 from spin_d3rlpy.asm.dropout import relu_and_dropout
 from spin_d3rlpy.fast.precision import in_float32
 from spin_d3rlpy.files.fields import check_fields
+from spin_d3rlpy.nvec import Slots, rows_of
 from spin_envs.layout import ActionLayout
 
 # Maps slots `(B, N, W)`, choices `(B, K, W)` and a state's summary `(B, W)` to slots and choices.
@@ -305,8 +306,8 @@ class PairScores:
         choices = self._encoded(self._choices, counts)  # (B, K, W)
         active = relu(choices)
         n_own = counts.gather(1, actions)  # (B, N)
-        chosen = rows_of_slots(self._choices, actions)
-        own, own_active = rows_of_slots(choices, actions), rows_of_slots(active, actions)
+        chosen = rows_of(self._choices, actions)
+        own, own_active = rows_of(choices, actions), rows_of(active, actions)
         less = self._encoded(chosen, n_own - 1.0)  # (B, N, W), what each slot sees instead
         less_active = relu(less)
         mean = active.mean(1, keepdim=True) + (less_active - own_active) / n_choices
@@ -395,17 +396,17 @@ class PairScores:
         of_free = self._scores(free[:, None], of_slots, self._pairs)
         return of_free, self._scores(made[:, None], of_slots, self._pairs)
 
-    def logits(self, counts: torch.Tensor, slots: int | torch.Tensor | None = None) -> torch.Tensor:
+    def logits(self, counts: torch.Tensor, slots: Slots = None) -> torch.Tensor:
         """Returns logits `(B, N, K)` in view of counts `(B, K)`, or of each slot's `(B, N, K)`.
 
-        Of one slot they are `(B, 1, K)`, of `slots` `(B, C)` in each row `(B, C, K)`. Where slots
+        Of some slots they are `(B, C, K)`. Where slots
         are alike and see the same counts, they are always `(B, 1, K)`.
         """
         scorer = self._scorer
         if scorer.features.slots_are_alike:
             slots = None
         parts = self._slots, self._pairs  # (B, N, W) and (B, N, K, p)
-        of_slots, pairs = (None if part is None else rows_of_slots(part, slots) for part in parts)
+        of_slots, pairs = (None if part is None else rows_of(part, slots) for part in parts)
         assert of_slots is not None
         counts = counts[:, None] if counts.dim() == 2 else counts  # (B, V, K) of V views
         choices = self._encoded(self._choices[:, None], counts)  # (B, V, K, W)
@@ -413,13 +414,3 @@ class PairScores:
         made = counts[:, :, None].to(active.dtype) @ active / scorer.features.n_slots
         common = self._common[:, None, None] + scorer.all_choices(active.mean(2, keepdim=True))
         return self._scores(choices, (common + scorer.made(made))[:, :, 0] + of_slots, pairs)
-
-
-def rows_of_slots(table: torch.Tensor, slots: int | torch.Tensor | None) -> torch.Tensor:
-    """Returns a table's `(B, N, ...)` rows of one slot, of `(B, C)` slots, or all."""
-    if slots is None:
-        return table
-    if isinstance(slots, int):
-        return table[:, slots : slots + 1]
-    first = torch.arange(table.shape[0], device=table.device)[:, None] * table.shape[1]
-    return table.flatten(0, 1)[first + slots]  # copies whole rows, which `gather` does not

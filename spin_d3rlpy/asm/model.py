@@ -20,7 +20,6 @@ from torch.nn.functional import embedding, gelu, linear
 from spin_d3rlpy import fast
 from spin_d3rlpy.asm import sampling
 from spin_d3rlpy.asm.conditions import ArrayLike
-from spin_d3rlpy.asm.decoding import rows_of
 from spin_d3rlpy.asm.dropout import relu_and_dropout
 from spin_d3rlpy.asm.entities import EntityConfig
 from spin_d3rlpy.asm.rules import OPEN
@@ -30,7 +29,7 @@ from spin_d3rlpy.errors import InvalidObservationError, no_transformer, require_
 from spin_d3rlpy.fast.precision import in_float32
 from spin_d3rlpy.files.fields import check_fields
 from spin_d3rlpy.images import encode_images, image_encoder, of_numbers
-from spin_d3rlpy.nvec import SlotLayout, replace_slot
+from spin_d3rlpy.nvec import SlotLayout, Slots, replace_slot, rows_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -516,12 +515,15 @@ class SlotBySlot:
         """Returns actions `(B, N)` without a choice, -1."""
         return torch.full_like(self.tokens, OPEN)
 
-    def logits_given(
-        self, actions: torch.Tensor, slots: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        """Returns logits `(B, C, K)` of slots `(B, C)`, of all if None; see `Conditionals`."""
-        tokens = torch.where(actions == OPEN, self._asm.mask_ids, actions)
-        return rows_of(self.slot_layout.split(self._asm(self._observations, tokens)), slots)
+    def logits_given(self, actions: torch.Tensor, slots: Slots = None) -> torch.Tensor:
+        """Returns logits `(B, C, K)` of slots; see `LogitsInAnyOrder`."""
+        asm = self._asm
+        tokens = torch.where(actions == OPEN, asm.mask_ids, actions)
+        if not (isinstance(asm.trunk, SlotMLP) and isinstance(slots, slice)):
+            return rows_of(self.slot_layout.split(asm(self._observations, tokens)), slots)
+        table, ids = asm.embedding.weight, tokens + asm.row_offsets
+        x = asm.trunk.first_layer(self._observations, table, ids)
+        return self._of_own_heads(asm.trunk.features(x), slots)
 
     def logits(self, slot: int) -> torch.Tensor:
         """Returns a slot's logits, `(B, m_i)`."""
@@ -555,15 +557,22 @@ class SlotBySlot:
 
     def _given_others_by_sums(self, trunk: SlotMLP, actions: torch.Tensor) -> torch.Tensor:
         """As `given_others`: each slot's choice is taken out of the first layer's sum."""
-        asm, slot_layout = self._asm, self.slot_layout
-        assert isinstance(asm.heads, LinearHeads)
+        asm = self._asm
         table, ids = asm.embedding.weight, actions + asm.row_offsets
         x = trunk.first_layer(self._observations, table, ids)[:, None]  # (B, 1, D)
         features = trunk.hidden(x - embedding(ids, table) + asm.mask_embeddings)  # (B, N, D)
-        # Each slot's own head alone, (N, K, D); padding repeats the last choice.
-        weight, bias = (part[slot_layout.padded_index] for part in asm.heads.parameters())
-        own = torch.einsum("bnd,nkd->bnk", features, weight) + bias
-        return own if slot_layout.is_uniform else own.masked_fill(slot_layout.padding, -torch.inf)
+        return self._of_own_heads(features, slice(None))
+
+    def _of_own_heads(self, features: torch.Tensor, slots: slice) -> torch.Tensor:
+        """Returns logits of slots by features `(B, C, D)`, or `(B, 1, D)` for all of them."""
+        slot_layout = self.slot_layout
+        # Each slot's own head alone, (C, K, D); padding repeats the last choice.
+        own = slot_layout.padded_index[slots]
+        weight, bias = (part[own] for part in self._asm.heads.parameters())
+        logits = torch.einsum("bnd,nkd->bnk", features, weight) + bias
+        if slot_layout.is_uniform:
+            return logits
+        return logits.masked_fill(slot_layout.padding[slots], -torch.inf)
 
     def of_others_choices(self, actions: torch.Tensor) -> torch.Tensor:
         """Returns each slot's logits of all others' choices, which are not free, `(B, N, N)`."""

@@ -16,7 +16,7 @@ from spin_d3rlpy.asm.entities import (
 )
 from spin_d3rlpy.asm.rules import OPEN
 from spin_d3rlpy.asm.slot_scorer import SlotScorer
-from spin_d3rlpy.nvec import SlotLayout
+from spin_d3rlpy.nvec import SlotLayout, Slots, rows_of
 
 Scorer: TypeAlias = PairScorer | SlotScorer
 
@@ -88,9 +88,7 @@ class PairDrafts:
         n_slots = self.slot_layout.n_slots
         return torch.full_like(self._state, OPEN).expand(-1, n_slots)
 
-    def logits_given(
-        self, actions: torch.Tensor, slots: torch.Tensor | None = None
-    ) -> torch.Tensor:
+    def logits_given(self, actions: torch.Tensor, slots: Slots = None) -> torch.Tensor:
         """Returns logits `(R, C, K)` of slots `(R, C)`, of all if None; see `Conditionals`."""
         if slots is None:
             slots = torch.arange(actions.shape[1], device=actions.device)
@@ -119,17 +117,15 @@ class EntityBySlot:
         """Returns actions `(B, N)` without a choice, -1."""
         return torch.full_like(self._masked, OPEN)
 
-    def logits_given(
-        self, actions: torch.Tensor, slots: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        """Returns logits `(B, C, K)` of slots `(B, C)`, of all if None; see `Conditionals`."""
+    def logits_given(self, actions: torch.Tensor, slots: Slots = None) -> torch.Tensor:
+        """Returns logits `(B, C, K)` of slots; see `LogitsInAnyOrder`."""
         made = self._state.made(torch.where(actions == OPEN, self._mask, actions))
-        n_slots = self.slot_layout.n_slots if slots is None else slots.shape[1]
+        n_slots = rows_of(actions, slots).shape[1]
         return self._state.logits(made, slots).expand(-1, n_slots, -1)
 
     def logits(self, slot: int) -> torch.Tensor:
         """Returns a slot's logits, `(B, K)`."""
-        return self._state.logits(self._made, slot)[:, 0]
+        return self._state.logits(self._made, slice(slot, slot + 1))[:, 0]
 
     def choose(self, slot: int, choice: torch.Tensor) -> None:
         """Takes over an open slot's choices `(B,)`."""

@@ -16,14 +16,9 @@ from torch import nn
 from torch.nn.functional import embedding, relu
 
 from spin_d3rlpy.asm.dropout import relu_and_dropout
-from spin_d3rlpy.asm.entities import (
-    Attention,
-    EntityConfig,
-    EntityFeatures,
-    linear_of,
-    rows_of_slots,
-)
+from spin_d3rlpy.asm.entities import Attention, EntityConfig, EntityFeatures, linear_of
 from spin_d3rlpy.fast.precision import in_float32
+from spin_d3rlpy.nvec import Slots, rows_of
 
 # Of what is known of other slots. As wide as the rest, it over-fits where slots hardly depend on
 # each other.
@@ -105,14 +100,14 @@ class SlotScores:
         """Returns sums with a slot's choices `(B,)`."""
         return made + relu(self._tokens[:, slot] + embedding(choice, self._scorer.choice))
 
-    def logits(self, made: torch.Tensor, slots: int | torch.Tensor | None = None) -> torch.Tensor:
+    def logits(self, made: torch.Tensor, slots: Slots = None) -> torch.Tensor:
         """Returns logits `(B, N, K)` in view of what is made, `(B, T)` or each slot's `(B, N, T)`.
 
-        Of one slot they are `(B, 1, K)`, of `slots` `(B, C)` in each row `(B, C, K)`.
+        Of some slots they are `(B, C, K)`.
         """
         scorer = self._scorer
         made = made[:, None] if made.dim() == 2 else made
-        x = rows_of_slots(self._slots, slots) + scorer.made(made / scorer.features.n_slots)
+        x = rows_of(self._slots, slots) + scorer.made(made / scorer.features.n_slots)
         hidden = scorer.hidden(scorer.activation(scorer.norm(x)))
         logits: torch.Tensor = in_float32(scorer.out, hidden)
         return logits

@@ -145,7 +145,7 @@ class Policy(nn.Module):
         temperature: float = 1.0,
         rule: Rule | None = None,
     ) -> torch.Tensor:
-        """Returns actions for a search to start from, `(n, B, N)`: samples, or nearly.
+        """Returns actions for a search to start from, `(n, B, N)` or fewer: samples, or nearly.
 
         For the arguments see `sample_several`.
         """

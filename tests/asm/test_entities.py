@@ -463,49 +463,52 @@ def drafting_policy(couriers: int, order: Any = "confidence") -> JointPolicy:
 
 
 @pytest.mark.parametrize("order", ["confidence", "margin", "regret"])
-def test_drafts_are_samples_where_only_a_choice_itself_tells_that_it_is_made(order: Any) -> None:
+def test_drafts_are_samples_where_only_a_choice_itself_tells_that_it_is_made(
+    order: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     policy, x, noise = (
         drafting_policy(12, order),
         torch.rand(7, 60),
-        gumbel_noise(torch.empty(5, 156)),
+        gumbel_noise(torch.empty(10, 156)),
     )
     scorer: Any = policy.asm.scorer
-    assert not torch.equal(
-        policy.draft_several(x, 5, noise), policy.sample_several(x, 5, noise)
-    )  # the network sees a summary, too
+    samples = policy.sample_several(x, 5, noise[:5], 0.5)
+    # The network sees a summary, too.
+    assert not torch.equal(policy.draft_several(x, 10, noise), samples)
     with torch.no_grad():
         for summary in (scorer.all_choices.weight, scorer.made.weight, scorer.count.weight[:, 0]):
             summary.zero_()  # the last one counts choices beyond the first
     looked_at = passes_of(policy.asm)
-    drafts = policy.draft_several(x, 5, noise, 0.5)
+    drafts = policy.draft_several(x, 10, noise)  # half as many
     assert looked_at == [12, 12]  # for all drafts of all states
     policy.slots_per_pass = 3  # as many as of drafts
-    assert torch.equal(drafts, policy.sample_several(x, 5, noise, 0.5))
+    assert torch.equal(drafts, policy.sample_several(x, 5, noise[:5], 0.5))
     assert len(drafts.unique(dim=0)) == 5
-    rule, given = all_different(13, [12]), torch.full((35, 12), -1)
+    rule, given = all_different(13, [12]), torch.full((70, 12), -1)
     given[:, 2] = 4
-    ruled = policy.draft_several(x, 5, noise, rule=rule, given=given)
+    ruled = policy.draft_several(x, 10, noise, rule=rule, given=given)
     assert (ruled[..., 2] == 4).all()
     for row in ruled.flatten(0, 1).tolist():
         orders = [order for order in row if order != 12]
         assert len(set(orders)) == len(orders)
-    policy.order = "slots"  # drafts are samples
-    assert torch.equal(policy.draft_several(x, 5, noise), policy.sample_several(x, 5, noise))
+    policy.order = "slots"  # drafts of few slots are samples
+    monkeypatch.setattr(joint, "FEW_SLOTS", 12)
+    assert torch.equal(policy.draft_several(x, 10, noise), policy.sample_several(x, 10, noise))
 
 
 def test_drafts_of_many_states_are_those_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
     policy, x = drafting_policy(6), torch.rand(7, 30)
-    for noise in (torch.rand(5, 42), torch.rand(5, 7, 42)):
-        together = policy.draft_several(x, 5, noise)
+    for noise in (torch.rand(10, 42), torch.rand(10, 7, 42)):
+        together = policy.draft_several(x, 10, noise)
         monkeypatch.setattr(joint, "DRAFTS_AT_ONCE", 11)
-        assert torch.equal(policy.draft_several(x, 5, noise), together)
+        assert torch.equal(policy.draft_several(x, 10, noise), together)
         for row in range(7):
             own = noise if noise.dim() == 2 else noise[:, row]
             assert torch.equal(
-                policy.draft_several(x[row : row + 1], 5, own)[:, 0], together[:, row]
+                policy.draft_several(x[row : row + 1], 10, own)[:, 0], together[:, row]
             )
-    assert policy.draft_several(x, 4).shape == (4, 7, 6)
-    assert policy.draft_several(x[:0], 4, noise[:4, 0]).shape == (4, 0, 6)
+    assert policy.draft_several(x, 4).shape == (2, 7, 6)
+    assert policy.draft_several(x[:0], 3, noise[:3, 0]).shape == (2, 0, 6)
 
 
 def test_batches_of_pairs_are_cut_to_a_number_of_entries() -> None:

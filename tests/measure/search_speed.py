@@ -7,8 +7,9 @@ stands for processors without AVX-512. Times are medians of processor time, oper
 a decision of one state that torch dispatches. With `--keep`, trained algorithms stay in a folder,
 so that two versions of the search are compared with the same networks. `--candidates 32` compares
 with this number of candidates that a search starts from, by the same networks and episodes. The
-task `ward` is the one of `examples/treatment`. With `--rule tests.algos.zones:couriers_apart`,
-decisions that keep a rule are timed as well.
+task `ward` is the one of `examples/treatment`; `slate-n10/medium` is trained on data of that name.
+With `--onnx` the file of the same algorithm is timed, too. With
+`--rule tests.algos.zones:couriers_apart`, decisions that keep a rule are timed as well.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from spin_d3rlpy.asm.rule_files import imported
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.files.results import format_table, write_csv
 from spin_d3rlpy.training.threads import one_thread
+from tests.measure.predict_speed import exported
 
 TASKS = (
     "slate-n10",
@@ -80,9 +82,14 @@ def data_of(task: str) -> DeviceReplayBuffer:
 
         log: DeviceReplayBuffer = read_log(ward_log(PATIENTS, seed=0))
         return log
-    buffer, env = load_dataset(f"spin/{task}/medium-expert-v0", size=SIZE)
+    buffer, env = load_dataset(dataset_of(task), size=SIZE)
     env.close()
     return buffer
+
+
+def dataset_of(task: str) -> str:
+    """Returns the name of a task's data, medium-expert unless the task says which."""
+    return f"spin/{task if '/' in task else f'{task}/medium-expert'}-v0"
 
 
 def returns_of(algo: SPINIDQL, task: str, episodes: int) -> NDArray[np.float64]:
@@ -92,7 +99,7 @@ def returns_of(algo: SPINIDQL, task: str, episodes: int) -> NDArray[np.float64]:
 
         values = [treated_by(algo, 50, seed)["value"] for seed in range(10_000, 10_000 + episodes)]
         return np.array(values)
-    _, env = load_dataset(f"spin/{task}/medium-expert-v0", size=SIZE)
+    _, env = load_dataset(dataset_of(task), size=SIZE)
     with closing(LockstepEvaluator(env, episodes, seed=10_000)) as evaluator:
         returns: NDArray[np.float64] = evaluator.returns(algo)
     return returns
@@ -100,7 +107,7 @@ def returns_of(algo: SPINIDQL, task: str, episodes: int) -> NDArray[np.float64]:
 
 def trained(task: str, seconds: float, keep: Path | None) -> SPINIDQL:
     """Returns an algorithm of a task, trained or as it was kept."""
-    path = None if keep is None else keep / f"{task}.d3"
+    path = None if keep is None else keep / f"{task.replace('/', '-')}.d3"
     if path is not None and path.exists():
         kept: Any = d3rlpy.load_learnable(str(path))
         kept.preparation = data_of(task).preparation  # this kind of file has no tables
@@ -155,7 +162,12 @@ def compared(
 
 
 def measure(
-    algo: SPINIDQL, task: str, seconds: float, episodes: int, rule: str | None = None
+    algo: SPINIDQL,
+    task: str,
+    seconds: float,
+    episodes: int,
+    rule: str | None = None,
+    onnx: bool = False,
 ) -> dict[str, Any]:
     """Returns what a task's decisions take, and return if episodes are to be played."""
     states = states_of(task)
@@ -168,9 +180,12 @@ def measure(
         "sweeps": algo.config.search_sweeps,
         "operations": count_operations(lambda: algo.predict(states[:1])),
     }
+    file = exported(algo) if onnx else None
     for batch in BATCHES:
         inputs = [states[i : i + batch] for i in range(0, 640, max(batch, 20))]
         row[f"ms_a_state_at_{batch}"] = f"{median_ms(algo.predict, inputs, seconds) / batch:.2f}"
+        if file is not None:
+            row[f"onnx_at_{batch}"] = f"{median_ms(file, inputs, seconds) / batch:.2f}"
         if kept is not None:
             ruled = median_ms(lambda x: algo.act(x, kept), inputs, seconds) / batch
             row[f"by_the_rule_at_{batch}"] = f"{ruled:.2f}"
@@ -187,6 +202,7 @@ def main(
     train: Annotated[float, typer.Option(help="Processor seconds of each training.")] = 45.0,
     keep: Annotated[Path | None, typer.Option(help="A folder for trained algorithms.")] = None,
     rule: Annotated[str | None, typer.Option(help="module:function, compared with none.")] = None,
+    onnx: Annotated[bool, typer.Option(help="Time ONNX files, too.")] = False,
     seconds: Annotated[float, typer.Option(help="How long each size is timed.")] = 3.0,
     candidates: Annotated[list[int] | None, typer.Option(help="Numbers to compare with.")] = None,
     episodes: Annotated[int, typer.Option(help="To play for returns; 0 plays none.")] = 0,
@@ -199,7 +215,7 @@ def main(
             if candidates:
                 rows = compared(algo, name, seconds, episodes, candidates)
             else:
-                rows = [measure(algo, name, seconds, episodes, rule)]
+                rows = [measure(algo, name, seconds, episodes, rule, onnx)]
             for row in rows:
                 row.pop("returns", None)
             found += rows
