@@ -1,4 +1,4 @@
-"""What `SPINIDQL` chooses on six tasks, and what it could have chosen.
+"""What `SPINIDQL` chooses on ten tasks, and what it could have chosen.
 
     python -m tests.measure.switch machines signals --seed 0 --seed 1 --out switch.csv
 
@@ -22,9 +22,11 @@ from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.files.results import write_csv
 from spin_d3rlpy.files.yaml_settings import check_name
 from spin_d3rlpy.search.trust import NOT_TRIED, Trust
-from tests.measure.switch_tasks import TASKS, Task, logged, returns
+from tests.measure.fresh_tasks import FRESH_TASKS
+from tests.measure.switch_tasks import DESIGN_TASKS, Task, logged, returns
 
 EPISODES, SINGLE_STEPS = 30, 500  # that each policy is played for
+TASKS = DESIGN_TASKS | FRESH_TASKS
 FIRST_EPISODE = 10_000  # seed of the episodes that are played
 
 

@@ -327,7 +327,7 @@ class Machines(Task):
         return self.mixed(self.rule(), 0.35)
 
 
-TASKS: dict[str, type[Task]] = {
+DESIGN_TASKS: dict[str, type[Task]] = {
     task.__name__.lower(): task for task in (Machines, Signals, Power, Stock, Collectors, Bundles)
 }
 
