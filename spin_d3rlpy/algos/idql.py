@@ -75,6 +75,7 @@ from spin_d3rlpy.search.trust import (
     TrustSwitch,
     count_alternatives,
     count_moves,
+    mean_and_error,
     measure_trust,
     states_to_look_at,
     untested,
@@ -658,7 +659,9 @@ class IDQLImpl(ActorCriticImpl):
     def compare_in_model(self, trust: Trust, x: torch.Tensor) -> Trust:
         """Returns trust with what policies return in the model of states, from `x` `(B, obs)`.
 
-        Searches that would act are tried, the best one first, until one gains there.
+        Searches that would act are tried, the best one first, until one gains there. A milder one
+        by the same discount takes its place unless the bolder one returns more there by a standard
+        error: steps that the data support less lead further from what they know.
         """
         model, gamma, rule = self.state_model, self._config.gamma, self.rule_and(None)
         assert model is not None
@@ -674,13 +677,21 @@ class IDQLImpl(ActorCriticImpl):
             conditions = Conditions(way.action_flexibility, rule=rule)
             return self._search(x, self._likeliest(x, rule)[None], slice(None), conditions)
 
+        def gains_of(number: int) -> torch.Tensor:
+            way = trust.searches[number]
+            self._compare_by(way.gamma)
+            return returns(functools.partial(act_by, way)) - imitation
+
         imitation = returns(lambda x: self._likeliest(x, rule))
         samples = returns(lambda x: self._draw_candidates(x, 1, False, rule)[0])
         trust = trust.with_samples(samples - imitation)
         while (number := trust.to_try(every_discount=model.has_ends)) is not None:
-            way = trust.searches[number]
-            self._compare_by(way.gamma)
-            gains = returns(functools.partial(act_by, way)) - imitation
+            gains, milder = gains_of(number), trust.milder_than(number)
+            if milder is not None:
+                of_milder = gains_of(milder)
+                more, error = mean_and_error((gains - of_milder).double())
+                if more <= error:
+                    number, gains = milder, of_milder
             trust = trust.with_search(number, gains)
         return trust
 

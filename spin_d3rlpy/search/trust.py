@@ -143,7 +143,7 @@ class Trust:
 
     def with_samples(self, gains: torch.Tensor) -> Trust:
         """Adds what samples return in the model of states less imitation's, `(B,)`."""
-        mean, error = _mean_and_error(gains.double())
+        mean, error = mean_and_error(gains.double())
         return dataclasses.replace(self, samples_gain=mean, samples_error=error)
 
     def to_try(self, every_discount: bool = False) -> int | None:
@@ -157,19 +157,38 @@ class Trust:
         """
         if self.states < LEAST_STATES:
             return None
-        pairs = zip(self._are_confirmed(2.0), self.has_failed, strict=True)
-        confirmed = [i for i, (is_one, failed) in enumerate(pairs) if is_one and not failed]
-        may_act = confirmed or [i for i, is_one in enumerate(self.are_large) if is_one]
+        may_act = self._to_be_tried
         done = [self.searches[i].gamma for i in may_act if self._tried[i]]
         if not every_discount and done:
             return None
         among = [i for i in may_act if self.searches[i].gamma not in done]
         return max(among, key=self.careful_gains.__getitem__, default=None)
 
+    @property
+    def _to_be_tried(self) -> list[int]:
+        """Numbers of searches that may act if they gain in the model of states."""
+        pairs = zip(self._are_confirmed(2.0), self.has_failed, strict=True)
+        confirmed = [i for i, (is_one, failed) in enumerate(pairs) if is_one and not failed]
+        return confirmed or [i for i, is_one in enumerate(self.are_large) if is_one]
+
+    def milder_than(self, number: int) -> int | None:
+        """Returns the best of stricter searches by the same discount that may act, if one may.
+
+        Args:
+            number: of the search.
+        """
+        gamma, flexibility = self.searches[number]
+        milder = [
+            i
+            for i in self._to_be_tried
+            if self.searches[i].gamma == gamma and self.searches[i].action_flexibility > flexibility
+        ]
+        return max(milder, key=self.careful_gains.__getitem__, default=None)
+
     def with_search(self, number: int, gains: torch.Tensor) -> Trust:
         """Adds what the search of a number returns there less imitation's, `(B,)`."""
         modeled, errors = [*self.modeled], [*self.modeled_errors]
-        modeled[number], errors[number] = _mean_and_error(gains.double())
+        modeled[number], errors[number] = mean_and_error(gains.double())
         return dataclasses.replace(self, modeled=tuple(modeled), modeled_errors=tuple(errors))
 
     @property
@@ -596,15 +615,15 @@ def measure_trust(
             by_itself.append(gains[critic])
             by_others.append((gains.sum(0) - gains[critic]) / (n_critics - 1))
         promised.append(float(torch.stack(by_itself).mean()))
-        mean, error = _mean_and_error(torch.stack(by_others).mean(0).double())
+        mean, error = mean_and_error(torch.stack(by_others).mean(0).double())
         confirmed.append(mean)
         errors.append(error)
     figures = tuple(promised), tuple(confirmed), tuple(errors)
-    of_policy = alternatives, spread, *_mean_and_error(of_likeliest)
+    of_policy = alternatives, spread, *mean_and_error(of_likeliest)
     return Trust(tuple(searches), *figures, own.shape[1], *of_policy)
 
 
-def _mean_and_error(of_states: torch.Tensor) -> tuple[float, float]:
+def mean_and_error(of_states: torch.Tensor) -> tuple[float, float]:
     """Returns the mean over states `(B,)` and its standard error."""
     error = of_states.std(correction=0) / len(of_states) ** 0.5
     return float(of_states.mean()), float(error)

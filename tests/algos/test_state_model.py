@@ -301,3 +301,24 @@ def test_without_a_search_the_best_candidate_is_tried() -> None:
     gains = impl.compare_in_model(Trust(tuple(searches), *figures, 100, spread=1.0), x)
     assert any(gains.has_failed) or gains.to_try() is None
     assert any(gain != 0.0 for gain in gains.modeled)
+
+
+def test_the_milder_of_two_searches_acts_unless_the_bolder_surely_returns_more() -> None:
+    d3rlpy.seed(0)
+    algo = FactoredIDQL(recipe="tuned", state_model_updates=50, batch_size=32)
+    algo.fit(machines(40), n_steps=20, n_steps_per_epoch=20, **QUIET)
+    impl = algo.impl
+    assert impl is not None
+    gamma = algo.config.gamma
+    bold, mild, other = Search(gamma, 0.02), Search(gamma, 0.1), Search(0.0, 0.1)
+    gains = (1.0, 0.9, 0.8)
+    trust = Trust((bold, mild, other), gains, gains, (0.01,) * 3, 100, spread=1.0)
+    assert (trust.milder_than(0), trust.milder_than(1), trust.milder_than(2)) == (1, None, None)
+    of_mild, nothing = torch.tensor([2.0, 4.0]), torch.zeros(2)  # imitation and samples come first
+    for of_bold, best in (([3.0, 5.0], bold), ([1.8, 5.0], mild), ([2.0, 4.0], mild)):
+        returned = [nothing, nothing, torch.tensor(of_bold), of_mild]
+        with mock.patch.object(impl.state_model, "returns", side_effect=returned):
+            compared = impl.compare_in_model(trust, torch.zeros(2, N))
+        assert (compared.best, compared.acts_by) == (best, "search"), of_bold
+    unsure = dataclasses.replace(trust, confirmed=(1.0, 0.5, 0.8))
+    assert unsure.milder_than(0) is None  # critics do not confirm it

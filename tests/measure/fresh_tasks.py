@@ -1,6 +1,5 @@
 """Tasks that were written after all settings, to see whether these hold elsewhere.
 
-
 As in `tests.measure.switch_tasks`, each has a log by a mediocre policy with noise, and a rule that
 people would try. Units are their own.
 """
