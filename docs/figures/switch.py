@@ -4,6 +4,7 @@ import csv
 from collections import defaultdict
 from pathlib import Path
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 FOLDER = Path(__file__).parent
@@ -25,19 +26,27 @@ def shares(file: Path) -> dict[str, dict[str, float]]:
     return found
 
 
+def draw(axes: Axes, policies: dict[str, float], height: float, **style: object) -> None:
+    """Draws what was chosen of a training's policies, and what could have been."""
+    searches = [share for policy, share in policies.items() if policy.startswith("search")]
+    axes.plot(searches, [height] * len(searches), "|", color="gray", ms=9)
+    axes.plot(policies["imitation"], height, "x", color="gray", ms=6)
+    axes.plot(policies["samples"], height, "+", color="gray", ms=7)
+    axes.plot(policies["default"], height, "o", ms=9, **style)
+
+
 before, after = shares(RESULTS / "before.csv"), shares(RESULTS / "after.csv")
-figure = Figure(figsize=(8, 4.2), layout="constrained")
+fresh = shares(RESULTS / "fresh.csv")
+figure = Figure(figsize=(8.5, 5.6), layout="constrained")
 axes = figure.subplots()
 for row, task in enumerate(after):
-    for policies, height in ((before[task], row - 0.17), (after[task], row + 0.17)):
-        searches = [share for policy, share in policies.items() if policy.startswith("search")]
-        axes.plot(searches, [height] * len(searches), "|", color="gray", ms=9)
-        axes.plot(policies["imitation"], height, "x", color="gray", ms=6)
-        axes.plot(policies["samples"], height, "+", color="gray", ms=7)
-    axes.plot(before[task]["default"], row - 0.17, "o", mfc="none", color="C3", ms=9)
-    axes.plot(after[task]["default"], row + 0.17, "o", color="C0", ms=9)
+    draw(axes, before[task], row - 0.17, mfc="none", color="C3")
+    draw(axes, after[task], row + 0.17, color="C0")
+for row, task in enumerate(fresh, len(after)):
+    draw(axes, fresh[task], row, color="C2")
 axes.plot([], [], "o", mfc="none", color="C3", label="chosen, without a model of states")
 axes.plot([], [], "o", color="C0", label="chosen, with it")
+axes.plot([], [], "o", color="C2", label="chosen, tasks written later")
 axes.plot([], [], "|", color="gray", ms=9, label="searches")
 axes.plot([], [], "x", color="gray", label="the most likely action")
 axes.plot([], [], "+", color="gray", label="samples")
@@ -46,7 +55,7 @@ axes.axvline(1.0, color="gray", linewidth=1, linestyle=":")
 axes.set_xscale("symlog", linthresh=1.0)
 axes.set_xlim(right=1.3)
 axes.set_xticks([-10, -1, 0, 1], ["-10", "-1", "0", "1"])
-axes.set_yticks(range(len(after)), list(after))
+axes.set_yticks(range(len(after) + len(fresh)), [*after, *fresh])
 axes.invert_yaxis()
 axes.set_xlabel("return: 0 as the log, 1 as the best of the policy's choices")
 axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)

@@ -659,9 +659,10 @@ class IDQLImpl(ActorCriticImpl):
     def compare_in_model(self, trust: Trust, x: torch.Tensor) -> Trust:
         """Returns trust with what policies return in the model of states, from `x` `(B, obs)`.
 
-        Searches that would act are tried, the best one first, until one gains there. A milder one
-        by the same discount takes its place unless the bolder one returns more there by a standard
-        error: steps that the data support less lead further from what they know.
+        Of searches that would act the best one by each discount is tried, and if it gains nothing
+        the next one. A milder one by the same discount takes its place unless the bolder one
+        returns more there by a standard error: steps that the data support less lead further from
+        what they know.
         """
         model, gamma, rule = self.state_model, self._config.gamma, self.rule_and(None)
         assert model is not None
@@ -685,7 +686,7 @@ class IDQLImpl(ActorCriticImpl):
         imitation = returns(lambda x: self._likeliest(x, rule))
         samples = returns(lambda x: self._draw_candidates(x, 1, False, rule)[0])
         trust = trust.with_samples(samples - imitation)
-        while (number := trust.to_try(every_discount=model.has_ends)) is not None:
+        while (number := trust.to_try()) is not None:
             gains, milder = gains_of(number), trust.milder_than(number)
             if milder is not None:
                 of_milder = gains_of(milder)

@@ -146,21 +146,15 @@ class Trust:
         mean, error = mean_and_error(gains.double())
         return dataclasses.replace(self, samples_gain=mean, samples_error=error)
 
-    def to_try(self, every_discount: bool = False) -> int | None:
+    def to_try(self) -> int | None:
         """Returns the number of the search to be tried next in the model of states, if one is.
 
-        Those that may act if they gain there are tried, the best one first.
-
-        Args:
-            every_discount: whether the best one by each discount is tried, or the best one until
-                one gains.
+        Of those that may act if they gain there the best one by each discount is tried.
         """
         if self.states < LEAST_STATES:
             return None
         may_act = self._to_be_tried
         done = [self.searches[i].gamma for i in may_act if self._tried[i]]
-        if not every_discount and done:
-            return None
         among = [i for i in may_act if self.searches[i].gamma not in done]
         return max(among, key=self.careful_gains.__getitem__, default=None)
 

@@ -127,7 +127,7 @@ def with_next(trust: Trust, *gains: float) -> Trust:
 def test_a_search_that_gains_nothing_in_the_model_does_not_act() -> None:
     assert (tried().best, tried().acts_by, tried().to_try()) == (FIRST, "search", 0)
     gained = tried(2.0)
-    assert (gained.best, gained.acts_by, gained.to_try()) == (FIRST, "search", None)
+    assert (gained.best, gained.acts_by, gained.to_try()) == (FIRST, "search", 1)
     assert "in a model of states it returns +2 +- 0.07 more than imitation" in str(gained)
     other = tried(-2.0)
     assert (other.best, other.acts_by, other.to_try()) == (SECOND, "search", 1)
@@ -153,11 +153,11 @@ def test_a_model_of_states_knows_what_follows() -> None:
     assert with_next(modeled, -1.0, 1.1).acts_by == "imitation"
 
 
-def test_where_each_discount_is_tried_the_one_that_gains_most_acts() -> None:
+def test_the_search_that_gains_most_in_the_model_acts() -> None:
     one = tried(2.0)
-    assert (one.to_try(), one.to_try(every_discount=True)) == (None, 1)
+    assert one.to_try() == 1
     better = one.with_search(1, torch.tensor([4.9, 5.1]))
-    assert (better.best, better.to_try(every_discount=True)) == (SECOND, None)
+    assert (better.best, better.to_try()) == (SECOND, None)
     worse = one.with_search(1, torch.tensor([0.9, 1.1]))
     assert worse.best == FIRST
     level = one.with_search(1, torch.tensor([1.87, 2.07]))  # less by half a standard error
@@ -314,9 +314,9 @@ def test_the_milder_of_two_searches_acts_unless_the_bolder_surely_returns_more()
     gains = (1.0, 0.9, 0.8)
     trust = Trust((bold, mild, other), gains, gains, (0.01,) * 3, 100, spread=1.0)
     assert (trust.milder_than(0), trust.milder_than(1), trust.milder_than(2)) == (1, None, None)
-    of_mild, nothing = torch.tensor([2.0, 4.0]), torch.zeros(2)  # imitation and samples come first
+    of_mild, nothing = torch.tensor([2.0, 4.0]), torch.zeros(2)  # as imitation, samples and `other`
     for of_bold, best in (([3.0, 5.0], bold), ([1.8, 5.0], mild), ([2.0, 4.0], mild)):
-        returned = [nothing, nothing, torch.tensor(of_bold), of_mild]
+        returned = [nothing, nothing, torch.tensor(of_bold), of_mild, nothing]
         with mock.patch.object(impl.state_model, "returns", side_effect=returned):
             compared = impl.compare_in_model(trust, torch.zeros(2, N))
         assert (compared.best, compared.acts_by) == (best, "search"), of_bold
