@@ -399,8 +399,8 @@ class PairScores:
     def logits(self, counts: torch.Tensor, slots: Slots = None) -> torch.Tensor:
         """Returns logits `(B, N, K)` in view of counts `(B, K)`, or of each slot's `(B, N, K)`.
 
-        Of some slots they are `(B, C, K)`. Where slots
-        are alike and see the same counts, they are always `(B, 1, K)`.
+        Of some slots they are `(B, C, K)`. Where slots are alike and see the same counts, they are
+        always `(B, 1, K)`.
         """
         scorer = self._scorer
         if scorer.features.slots_are_alike:

@@ -89,9 +89,10 @@ class PairDrafts:
         return torch.full_like(self._state, OPEN).expand(-1, n_slots)
 
     def logits_given(self, actions: torch.Tensor, slots: Slots = None) -> torch.Tensor:
-        """Returns logits `(R, C, K)` of slots `(R, C)`, of all if None; see `Conditionals`."""
-        if slots is None:
-            slots = torch.arange(actions.shape[1], device=actions.device)
+        """Returns logits `(R, C, K)` of slots; see `LogitsInAnyOrder`."""
+        if not isinstance(slots, torch.Tensor):
+            numbers = torch.arange(actions.shape[1], device=actions.device)
+            slots = numbers if slots is None else numbers[slots]
         n_choices = self.slot_layout.max_choices
         counts = count_choices(torch.where(actions == OPEN, n_choices, actions), n_choices)
         is_made, at = counts.clamp(max=1.0)[:, None], (self._state, slots)
