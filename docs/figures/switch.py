@@ -26,13 +26,15 @@ def shares(file: Path) -> dict[str, dict[str, float]]:
     return found
 
 
-def draw(axes: Axes, policies: dict[str, float], height: float, **style: object) -> None:
+def draw(
+    axes: Axes, policies: dict[str, float], height: float, color: str, fill: str | None = None
+) -> None:
     """Draws what was chosen of a training's policies, and what could have been."""
     searches = [share for policy, share in policies.items() if policy.startswith("search")]
     axes.plot(searches, [height] * len(searches), "|", color="gray", ms=9)
     axes.plot(policies["imitation"], height, "x", color="gray", ms=6)
     axes.plot(policies["samples"], height, "+", color="gray", ms=7)
-    axes.plot(policies["default"], height, "o", ms=9, **style)
+    axes.plot(policies["default"], height, "o", color=color, mfc=fill or color, ms=9)
 
 
 before, after = shares(RESULTS / "before.csv"), shares(RESULTS / "after.csv")
@@ -40,10 +42,10 @@ fresh = shares(RESULTS / "fresh.csv")
 figure = Figure(figsize=(8.5, 5.6), layout="constrained")
 axes = figure.subplots()
 for row, task in enumerate(after):
-    draw(axes, before[task], row - 0.17, mfc="none", color="C3")
-    draw(axes, after[task], row + 0.17, color="C0")
+    draw(axes, before[task], row - 0.17, "C3", fill="none")
+    draw(axes, after[task], row + 0.17, "C0")
 for row, task in enumerate(fresh, len(after)):
-    draw(axes, fresh[task], row, color="C2")
+    draw(axes, fresh[task], row, "C2")
 axes.plot([], [], "o", mfc="none", color="C3", label="chosen, without a model of states")
 axes.plot([], [], "o", color="C0", label="chosen, with it")
 axes.plot([], [], "o", color="C2", label="chosen, tasks written later")

@@ -12,7 +12,7 @@ from spin_d3rlpy.asm.model import ActionStructureModel, MLPConfig
 from spin_d3rlpy.asm.rules import OPEN, RowMask, all_different
 from spin_d3rlpy.asm.sampling import sample
 from spin_d3rlpy.errors import NoAllowedChoiceError
-from spin_d3rlpy.nvec import SlotLayout, gumbel_noise
+from spin_d3rlpy.nvec import SlotLayout, Slots, gumbel_noise
 
 NVEC = [4, 5, 3]
 LAYOUT = SlotLayout(NVEC)
@@ -122,7 +122,7 @@ def test_fewer_passes_see_fewer_choices(passes: Passes) -> None:
     conditionals, looks = asm.slot_by_slot(torch.randn(20, 3)), []
     look = conditionals.logits_given
 
-    def counted(actions: torch.Tensor, slots: torch.Tensor | None = None) -> torch.Tensor:
+    def counted(actions: torch.Tensor, slots: Slots = None) -> torch.Tensor:
         looks.append((actions != OPEN).sum(1))
         return look(actions, slots)
 
