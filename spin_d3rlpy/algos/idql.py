@@ -678,6 +678,7 @@ class IDQLImpl(ActorCriticImpl):
             conditions = Conditions(way.action_flexibility, rule=rule)
             return self._search(x, self._likeliest(x, rule)[None], slice(None), conditions)
 
+        @functools.cache
         def gains_of(number: int) -> torch.Tensor:
             way = trust.searches[number]
             self._compare_by(way.gamma)

@@ -320,5 +320,8 @@ def test_the_milder_of_two_searches_acts_unless_the_bolder_surely_returns_more()
         with mock.patch.object(impl.state_model, "returns", side_effect=returned):
             compared = impl.compare_in_model(trust, torch.zeros(2, N))
         assert (compared.best, compared.acts_by) == (best, "search"), of_bold
+    returned = [nothing] * 5  # each search is tried once, also if all fail
+    with mock.patch.object(impl.state_model, "returns", side_effect=returned):
+        assert impl.compare_in_model(trust, torch.zeros(2, N)).acts_by == "imitation"
     unsure = dataclasses.replace(trust, confirmed=(1.0, 0.5, 0.8))
     assert unsure.milder_than(0) is None  # critics do not confirm it
