@@ -201,7 +201,7 @@ def test_a_search_that_wears_machines_out_does_not_act() -> None:
     for n in (0, 400):
         algo = algorithm(state_model_updates=n, overfitting_dropout=0.0, batch_size=128)
         algo.config.policy.pretraining.max_updates = 150
-        algo.fit(buffer, n_steps=150, n_steps_per_epoch=150, **QUIET)
+        algo.fit(buffer, n_steps=400, n_steps_per_epoch=400, **QUIET)
         assert algo.trust is not None
         acting[n] = algo.trust
     assert acting[0].acts_by == "search"
