@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import functools
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, Literal, Self, cast
@@ -60,11 +61,11 @@ from spin_d3rlpy.search.deadline import Deadline
 from spin_d3rlpy.search.moves import Conditions, improve
 from spin_d3rlpy.search.starts import best_different, count_starts
 from spin_d3rlpy.search.state_model import (
+    PARTS,
     StateModel,
     can_foresee,
     ends_by_chance,
     learn,
-    starts_in_model,
 )
 from spin_d3rlpy.search.trust import (
     FIRST_STATES,
@@ -656,19 +657,40 @@ class IDQLImpl(ActorCriticImpl):
 
     @eval_api
     @torch.no_grad()
-    def compare_in_model(self, trust: Trust, x: torch.Tensor) -> Trust:
-        """Returns trust with what policies return in the model of states, from `x` `(B, obs)`.
+    def compare_in_model(self, trust: Trust, x: torch.Tensor, n_steps: torch.Tensor) -> Trust:
+        """Returns trust with what policies return in the model of states.
 
         Of searches that would act the best one by each discount is tried, and if it gains nothing
         the next one. A milder one by the same discount takes its place unless the bolder one
         returns more there by a standard error: steps that the data support less lead further from
         what they know.
+
+        Args:
+            trust: as the critics say.
+            x: the networks' input in the states to start from, `(B, obs)`.
+            n_steps: that policies act for in each, `(B,)`.
         """
         model, gamma, rule = self.state_model, self._config.gamma, self.rule_and(None)
         assert model is not None
+        size = math.ceil(len(x) / PARTS)
+        starts = [*zip(x.split(size), n_steps.split(size), strict=True)]
 
-        def returns(act: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-            return model.returns(act, x, gamma, self._rewards_of_places)
+        def returns(act: Callable[[torch.Tensor], torch.Tensor], part: int) -> torch.Tensor:
+            return model.returns(act, *starts[part], gamma, self._rewards_of_places)
+
+        @functools.cache
+        def of_imitation(part: int) -> torch.Tensor:
+            return returns(lambda x: self._likeliest(x, rule), part)
+
+        def gains(act: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+            """From more states as long as it is not sure that a gain is one."""
+            found = torch.empty(0, device=x.device)
+            for part in range(len(starts)):
+                found = torch.cat([found, returns(act, part) - of_imitation(part)])
+                mean, error = mean_and_error(found.double())
+                if mean <= 0.0 or mean > 2.0 * error:
+                    break
+            return found
 
         def act_by(way: Search, x: torch.Tensor) -> torch.Tensor:
             if self._config.search_sweeps == 0:  # the best candidate acts
@@ -682,19 +704,18 @@ class IDQLImpl(ActorCriticImpl):
         def gains_of(number: int) -> torch.Tensor:
             way = trust.searches[number]
             self._compare_by(way.gamma)
-            return returns(functools.partial(act_by, way)) - imitation
+            return gains(functools.partial(act_by, way))
 
-        imitation = returns(lambda x: self._likeliest(x, rule))
-        samples = returns(lambda x: self._draw_candidates(x, 1, False, rule)[0])
-        trust = trust.with_samples(samples - imitation)
+        trust = trust.with_samples(gains(lambda x: self._draw_candidates(x, 1, False, rule)[0]))
         while (number := trust.to_try()) is not None:
-            gains, milder = gains_of(number), trust.milder_than(number)
+            milder = trust.milder_than(number)
             if milder is not None:
-                of_milder = gains_of(milder)
-                more, error = mean_and_error((gains - of_milder).double())
+                of_bolder, of_milder = gains_of(number), gains_of(milder)
+                n = min(len(of_bolder), len(of_milder))  # in the same states
+                more, error = mean_and_error((of_bolder[:n] - of_milder[:n]).double())
                 if more <= error:
-                    number, gains = milder, of_milder
-            trust = trust.with_search(number, gains)
+                    number = milder
+            trust = trust.with_search(number, gains_of(number))
         return trust
 
     @property
@@ -902,13 +923,13 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
         if held_out is None:
             return
         with self._same_random_numbers():
-            rows, n_moves = self._rows_to_look_at(held_out)
-            trust = impl.measure_trust(*self._held_out_states(rows[:FIRST_STATES]))
-            if len(rows) > FIRST_STATES and not trust.is_clear:
-                trust = impl.measure_trust(*self._held_out_states(rows))
+            index, n_states, n_moves = self._steps_to_look_at(held_out)
+            trust = impl.measure_trust(*self._held_out_states(index[:FIRST_STATES]))
+            if n_states > FIRST_STATES and not trust.is_clear:
+                trust = impl.measure_trust(*self._held_out_states(index[:n_states]))
             if impl.state_model is not None and impl.state_model.is_learned:
-                starts = rows[: starts_in_model(n_moves)]
-                trust = impl.compare_in_model(trust, self._held_out_states(starts)[0])
+                starts, n_steps = impl.state_model.starts(held_out, index, n_moves)
+                trust = impl.compare_in_model(trust, self._held_out_states(starts)[0], n_steps)
         impl.trust_critics(trust)
         LOG.info("Critics on held-out episodes", trust=str(trust))
 
@@ -920,19 +941,20 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
             torch.manual_seed(0)
             yield
 
-    def _rows_to_look_at(self, held_out: DeviceReplayBuffer) -> tuple[torch.Tensor, float]:
-        """Returns rows of held-out observations that tests look at, in random order.
+    def _steps_to_look_at(self, held_out: DeviceReplayBuffer) -> tuple[torch.Tensor, int, float]:
+        """Returns numbers of all held-out steps in random order, and at how many tests look.
 
-        Also how many moves a search values in one of them.
+        Also how many moves a search values in the state of one of them.
         """
-        rows = held_out.observation_index
-        rows = rows[torch.randperm(len(rows)).to(rows.device)]
-        n_moves = self.require_built().count_moves(*self._held_out_states(rows[:LEAST_STATES]))
-        return rows[: states_to_look_at(len(self._nvec), n_moves)], n_moves
+        index = torch.randperm(held_out.transition_count).to(held_out.device)
+        n_moves = self.require_built().count_moves(*self._held_out_states(index[:LEAST_STATES]))
+        n_states = min(len(index), states_to_look_at(len(self._nvec), n_moves))
+        return index, n_states, n_moves
 
-    def _held_out_states(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns held-out observations as networks and as rules see them, `(B, obs)` each."""
+    def _held_out_states(self, index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns states of held-out steps as networks and as rules see them, `(B, obs)` each."""
         assert self._held_out is not None
+        rows = self._held_out.observation_index[index]
         observations = self._held_out.observations_at(rows)
         inputs = observations if self._transform is None else self._transform(observations)
         return inputs, self.states(observations)
@@ -961,7 +983,7 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
         rows = torch.linspace(0, held_out.transition_count - 1, n, device=held_out.device).long()
         shortest, rewards = [min(self._config.gammas)], self._rewards_to_learn(held_out)
         returns = torch.cat([held_out.completed_returns(one, shortest) for one in rewards])
-        x, _ = self._held_out_states(held_out.observation_index[rows])
+        x, _ = self._held_out_states(rows)
         actions, returns = held_out.actions[rows].long(), returns[:, rows]
         return lambda: impl.errors_of_values(x, actions, returns)
 
@@ -980,9 +1002,9 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
         check, rate = self._overfitting, self._config.overfitting_dropout
         if check is None:
             return super().sample_and_update(source, measure)
-        self.require_built().dropout_rate = rate if check.has_risen else 0.0
+        self.require_built().dropout_rate = rate if check.is_to_drop_out else 0.0
         metrics = super().sample_and_update(source, measure)
-        if check.after_step(self.grad_step):
+        if check.after_step(self.grad_step, self._progress):
             online, averages = self.require_built().critics
             online.load_state_dict(averages.state_dict())
         return metrics
@@ -1035,14 +1057,14 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
         if alone is None or held_out is None or not alone.may_give_up or alone.has_begun:
             return super().spend_the_rest()
         with self._same_random_numbers():
-            rows, _ = self._rows_to_look_at(held_out)
-            trust = impl.measure_trust(*self._held_out_states(rows[:FIRST_STATES]))
+            index, n_states, _ = self._steps_to_look_at(held_out)
+            trust = impl.measure_trust(*self._held_out_states(index[:FIRST_STATES]))
         alone.may_give_up = trust.acts_by != "search"
         if trust.is_out_of_reach:
             alone.has_begun = True
             LOG.info("The rest of the time goes to imitation", reason=str(trust))
         has_model = impl.state_model is not None and impl.state_model.is_learned
-        return len(rows) / trust.states + (MODEL_TEST if has_model else 0.0)
+        return n_states / trust.states + (MODEL_TEST if has_model else 0.0)
 
     def frozen_state(self) -> object:
         """Also how much the critics drop out, and whether they are trained."""

@@ -212,19 +212,23 @@ class Pretraining:
         self._step: Callable[[], Metrics] | None = None
         self._objective.train()
 
-    def update(self, number: int) -> Metrics:
-        """Makes the step of a number, from 1, and checks whether the model overfits.
+    def update(self, number: int, progress: float) -> Metrics:
+        """Makes a step, and checks whether the model overfits.
+
+        Args:
+            number: of the step, from 1.
+            progress: completed share of the training.
 
         Returns:
             Scalars on the device, which the next call may overwrite.
         """
         if self._step is None:  # a recording keeps the dropout that it was made with
-            if self._check is not None and self._check.has_risen:
+            if self._check is not None and self._check.is_to_drop_out:
                 drop_out(self._asm, self._config.overfitting_dropout)
             device, graph = self._asm.device, self._run.compile_graph
             self._step = recorded(self._add_gradients_and_step, [self.optimizer], device, graph)
         metrics = self._step()
-        if self._check is not None and self._check.after_step(number):
+        if self._check is not None and self._check.after_step(number, progress):
             self._step = None
             if self.average is not None:
                 self.average.sync()
@@ -320,7 +324,7 @@ def pretrain(
         share=config.budget_share,
     )
     with run.log("pretraining", "asm", epoch_steps) as log:
-        for _ in loop.epochs(lambda: training.update(loop.step + 1)):
+        for _ in loop.epochs(lambda: training.update(loop.step + 1, loop.progress)):
             row, score = loop.take_row(), None
             row["samples"] = loop.step * batch_size
             with training.averaged():

@@ -79,10 +79,11 @@ class _Begun:
 
     def update(self, progress: float) -> Metrics:
         training, left = self.training, 1.0 - self._began
-        factor = self._schedule.factor((progress - self._began) / left)
+        progress = (progress - self._began) / left
+        factor = self._schedule.factor(progress)
         for group in training.optimizer.param_groups:
             group["lr"] = left * factor * self._rate
-        metrics = training.update(self._steps + 1)
+        metrics = training.update(self._steps + 1, progress)
         if training.average is not None:
             training.average.update(self._steps)
         self._steps += 1

@@ -36,19 +36,12 @@ PROBE_UPDATES, PROBE_WIDTH = 600, 128
 LEAST_TOLD = 0.8  # share of the variance of each column's changes
 MOST_ERROR = 1.2  # of the reward by the next state, times that by state and action,
 LITTLE_ERROR = 0.2  # or this share of its variance: both learn few data by heart
-STEPS = 32  # that policies act for
-LEAST_STARTS, MOST_STARTS = 6, 16  # states that they start in
-MOST_MOVES = 51_200  # of a search in all of them, as `search.trust` counts them
-
-
-def starts_in_model(n_moves: float) -> int:
-    """Returns in how many states policies start.
-
-    Args:
-        n_moves: that a search values in a state.
-    """
-    by_moves = int(MOST_MOVES / (STEPS * max(1.0, n_moves)))
-    return max(LEAST_STARTS, min(MOST_STARTS, by_moves))
+# That policies act for. A humanoid that searches for the next rewards returns more than imitation
+# for 32 steps from its first states, and less for 64: it does not get up.
+STEPS = 64
+LEAST_STARTS, MOST_STARTS = 6, 16  # states that they start in,
+PARTS = 4  # times as many where it is not sure that a gain is one
+MOST_MOVES = 102_400  # of a search in all of the first ones, as `search.trust` counts them
 
 
 def ends_by_chance(buffer: DeviceReplayBuffer) -> bool:
@@ -227,11 +220,38 @@ class StateModel(nn.Module):
         """Whether what was computed last may be kept; recorded updates reuse their tensors."""
         return x.device.type == "cpu" and not is_exporting()
 
+    def starts(
+        self, buffer: DeviceReplayBuffer, index: torch.Tensor, n_moves: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns numbers of steps in whose states policies start, `(B,)`, and for how many steps.
+
+        They start where episodes do, and act no longer than a time limit allows: nothing is known
+        of what comes after it, and what pays at the end alone would pay in each step. Where there
+        are fewer episodes, also where the limit is far. Where the task ends episodes they start
+        anywhere: first states can all be alike, and fatal ones are elsewhere.
+
+        Args:
+            buffer: with the steps.
+            index: of steps to choose from, in random order.
+            n_moves: that a search values in a state.
+        """
+        by_moves = int(MOST_MOVES / (STEPS * max(1.0, n_moves)))
+        n = PARTS * max(LEAST_STARTS, min(MOST_STARTS, by_moves))
+        if self.has_ends:
+            return index[:n], torch.full_like(index[:n], STEPS)
+        bounds = buffer.episode_starts
+        episode = torch.searchsorted(bounds, index, right=True)
+        left = (bounds[episode] - index).clamp(max=STEPS)
+        is_first = index == bounds[episode - 1]
+        order = (left + STEPS * is_first).argsort(descending=True, stable=True)[:n]
+        return index[order], left[order]
+
     @torch.no_grad()
     def returns(
         self,
         act: Callable[[torch.Tensor], torch.Tensor],
         x: torch.Tensor,
+        n_steps: torch.Tensor,
         gamma: float,
         rewards_of: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None,
     ) -> torch.Tensor:
@@ -240,15 +260,16 @@ class StateModel(nn.Module):
         Args:
             act: from the networks' input `(B, D)` to actions `(B, N)`.
             x: the networks' input in the states, `(B, D)`.
+            n_steps: that it acts for, `(B,)`.
             gamma: discount.
             rewards_of: from both to rewards `(B,)`, in place of the model's own.
         """
         total, goes_on = x.new_zeros(len(x)), x.new_ones(len(x))
-        for step in range(STEPS):
+        for step in range(int(n_steps.max())):
             actions = act(x)
             outcomes = self.network.scale.restore(self._predict(x, actions))
             rewards = outcomes[-2] if rewards_of is None else rewards_of(x, actions)
-            total = total + gamma**step * goes_on * rewards
+            total = total + gamma**step * goes_on * (step < n_steps) * rewards
             if self.has_ends:
                 goes_on = goes_on * (1.0 - outcomes[-1].sigmoid())
             x = (x + outcomes[:-2].T).clamp(self.lowest, self.highest)

@@ -18,6 +18,9 @@ SURELY = 2.5
 # Times the steps until the least errors. What is learned by heart until then costs the time in
 # which dropout is to make up for it (examples/offers).
 PATIENCE = 1.1
+# Share of a training. Dropout needs the rest of it to learn: of a search for power plants that
+# returned -90 until then, the last 3 % with dropout left -124 (tests/measure/switch_tasks.py).
+LATEST = 0.5
 
 
 class OverfittingCheck:
@@ -32,21 +35,26 @@ class OverfittingCheck:
         errors: measures its errors of the same held-out rows, `(B,)`.
 
     Attributes:
-        has_risen: whether errors were once surely above the least ones (by 2.5 standard errors of
-            the difference, row by row) after a tenth more steps than it took to reach these. It is
-            not measured any further then.
+        is_to_drop_out: whether errors were, in the first half of the training, surely above the
+            least ones (by 2.5 standard errors of the difference, row by row) after a tenth more
+            steps than it took to reach these. It is not measured any further then.
     """
 
     def __init__(self, name: str, network: nn.Module, errors: Callable[[], torch.Tensor]) -> None:
-        self.has_risen = False
+        self.is_to_drop_out = False
         self._name, self._network, self._errors = name, network, errors
         self._best_weights: dict[str, torch.Tensor] | None = None
         self._least: torch.Tensor | None = None
         self._best_step = 0
 
-    def after_step(self, step: int) -> bool:
-        """Measures every 100 steps; returns whether errors have risen just now."""
-        if self.has_risen or step % STEPS_BETWEEN_CHECKS:
+    def after_step(self, step: int, progress: float) -> bool:
+        """Measures every 100 steps; returns whether the weights of the least errors are back.
+
+        Args:
+            step: number of the step.
+            progress: completed share of the training.
+        """
+        if self.is_to_drop_out or step % STEPS_BETWEEN_CHECKS:
             return False
         errors = self._errors().cpu()
         if self._least is None or errors.mean() < self._least.mean():
@@ -55,21 +63,25 @@ class OverfittingCheck:
             return False
         rise = errors - self._least
         is_sure = bool(rise.mean() > SURELY * rise.std() / len(rise) ** 0.5)
-        if is_sure and step >= PATIENCE * self._best_step:
-            assert self._best_weights is not None
-            self._network.load_state_dict(self._best_weights)
-            self.has_risen, self._best_weights = True, None
-            LOG.info(
-                f"{self._name} overfits: training continues from the best weights, with dropout",
-                step=step,
-                best_step=self._best_step,
-            )
-        return self.has_risen
+        if not is_sure or step < PATIENCE * self._best_step:
+            return False
+        assert self._best_weights is not None
+        self._network.load_state_dict(self._best_weights)
+        self.is_to_drop_out = progress < LATEST
+        if self.is_to_drop_out:
+            self._best_weights = None
+        how = "with dropout" if self.is_to_drop_out else "as before: dropout would come too late"
+        LOG.info(
+            f"{self._name} overfits: training continues from the best weights, {how}",
+            step=step,
+            best_step=self._best_step,
+        )
+        return True
 
     def state_dict(self) -> dict[str, Any]:
         """Returns what was measured so far."""
         return {
-            "has_risen": self.has_risen,
+            "is_to_drop_out": self.is_to_drop_out,
             "least": self._least,
             "best_step": self._best_step,
             "best_weights": self._best_weights,
@@ -77,5 +89,5 @@ class OverfittingCheck:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Inverse of `state_dict`."""
-        self.has_risen, self._least = state["has_risen"], state["least"]
+        self.is_to_drop_out, self._least = state["is_to_drop_out"], state["least"]
         self._best_step, self._best_weights = state["best_step"], state["best_weights"]

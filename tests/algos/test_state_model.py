@@ -20,7 +20,7 @@ from spin_d3rlpy import SPINIDQL, FactoredIDQL
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.buffer.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.data.buffer.masks import pack
-from spin_d3rlpy.search.state_model import STEPS, StateModel, learn, starts_in_model
+from spin_d3rlpy.search.state_model import PARTS, STEPS, StateModel, learn
 from spin_d3rlpy.search.trust import NOT_TRIED, Search, Trust, TrustSwitch
 from spin_d3rlpy.training.loop import Run
 
@@ -84,10 +84,10 @@ def test_a_policy_returns_in_the_model_what_it_returns() -> None:
     found = {}
     for name, act in policies.items():
         wear, total = x.astype(np.float64), np.zeros(len(x))
-        for step in range(STEPS):
+        for step in range(32):
             rewards, wear = run_machines(wear, act(wear), rng)
             total += gamma**step * rewards
-        of_model = model.returns(act, torch.from_numpy(x), gamma)
+        of_model = model.returns(act, torch.from_numpy(x), torch.full((200,), 32), gamma)
         found[name] = total.mean(), float(of_model.mean())
     (careful, of_careful), (reckless, of_reckless) = found.values()
     assert of_careful == pytest.approx(careful, abs=4.0)
@@ -103,7 +103,7 @@ def test_states_stay_within_the_data() -> None:
         seen.append(x)
         return torch.ones(len(x), N).long()
 
-    model.returns(act, torch.full((4, N), 100.0), 0.9)
+    model.returns(act, torch.full((4, N), 100.0), torch.full((4,), 32), 0.9)
     assert (torch.stack(seen[1:]) <= model.highest).all()
     assert model.highest.max() <= 8.0
 
@@ -284,8 +284,30 @@ def may_work(partial: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
     return torch.ones(len(partial), N, 2, dtype=torch.bool, device=state.device)
 
 
-def test_a_search_of_many_moves_starts_in_few_states() -> None:
-    assert [starts_in_model(n) for n in (0.0, 66.0, 200.0, 1e6)] == [16, 16, 8, 6]
+def test_policies_start_where_episodes_do_and_act_no_longer_than_these() -> None:
+    buffer = machines(20)  # of 40 steps each
+    model = StateModel(N, VectorEncoderFactory([8]), [2] * N)
+    index = torch.randperm(buffer.transition_count)
+    starts, n_steps = model.starts(buffer, index, 0.0)
+    assert len(starts) == 16 * PARTS
+    assert sorted(starts[:20].tolist()) == list(range(0, 800, 40))
+    assert (n_steps == 40 - starts % 40).all()
+    assert n_steps.tolist() == sorted(n_steps.tolist(), reverse=True)
+    counts = [len(model.starts(buffer, index, n)[0]) // PARTS for n in (66.0, 200.0, 1e6)]
+    assert counts == [16, 8, 6]
+    model.ends.fill_(True)
+    starts, n_steps = model.starts(buffer, index, 0.0)
+    assert starts.tolist() == index[:64].tolist()
+    assert (n_steps == STEPS).all()
+
+
+def test_a_policy_is_paid_for_the_steps_that_it_acts_for() -> None:
+    model = modeled(machines(), 100)
+    x, ones = torch.full((3, N), 1.0), lambda x: torch.ones(len(x), N).long()
+    by_length = [model.returns(ones, x, torch.full((3,), n), 0.9)[0] for n in (0, 1, 5)]
+    assert by_length[0] == 0.0 < by_length[1] < by_length[2]
+    mixed = model.returns(ones, x, torch.tensor([0, 1, 5]), 0.9)
+    assert torch.allclose(mixed, torch.stack(by_length))
 
 
 def test_without_a_search_the_best_candidate_is_tried() -> None:
@@ -298,7 +320,8 @@ def test_without_a_search_the_best_candidate_is_tried() -> None:
     x[:, 0] = torch.linspace(0.0, 3.0, 8)
     searches = [Search(way.gamma, 0.02) for way in algo.config.searches]
     figures = (1.0,) * len(searches), (1.0,) * len(searches), (0.01,) * len(searches)
-    gains = impl.compare_in_model(Trust(tuple(searches), *figures, 100, spread=1.0), x)
+    trust = Trust(tuple(searches), *figures, 100, spread=1.0)
+    gains = impl.compare_in_model(trust, x, torch.full((8,), 32))
     assert any(gains.has_failed) or gains.to_try() is None
     assert any(gain != 0.0 for gain in gains.modeled)
 
@@ -314,14 +337,49 @@ def test_the_milder_of_two_searches_acts_unless_the_bolder_surely_returns_more()
     gains = (1.0, 0.9, 0.8)
     trust = Trust((bold, mild, other), gains, gains, (0.01,) * 3, 100, spread=1.0)
     assert (trust.milder_than(0), trust.milder_than(1), trust.milder_than(2)) == (1, None, None)
+    starts = torch.zeros(2, N), torch.full((2,), 32)
     of_mild, nothing = torch.tensor([2.0, 4.0]), torch.zeros(2)  # as imitation, samples and `other`
     for of_bold, best in (([3.0, 5.0], bold), ([1.8, 5.0], mild), ([2.0, 4.0], mild)):
         returned = [nothing, nothing, torch.tensor(of_bold), of_mild, nothing]
         with mock.patch.object(impl.state_model, "returns", side_effect=returned):
-            compared = impl.compare_in_model(trust, torch.zeros(2, N))
+            compared = impl.compare_in_model(trust, *starts)
         assert (compared.best, compared.acts_by) == (best, "search"), of_bold
     returned = [nothing] * 5  # each search is tried once, also if all fail
     with mock.patch.object(impl.state_model, "returns", side_effect=returned):
-        assert impl.compare_in_model(trust, torch.zeros(2, N)).acts_by == "imitation"
+        assert impl.compare_in_model(trust, *starts).acts_by == "imitation"
     unsure = dataclasses.replace(trust, confirmed=(1.0, 0.5, 0.8))
     assert unsure.milder_than(0) is None  # critics do not confirm it
+
+
+def test_more_states_are_looked_at_where_it_is_not_sure_that_a_gain_is_one() -> None:
+    d3rlpy.seed(0)
+    algo = FactoredIDQL(recipe="tuned", state_model_updates=50, batch_size=32)
+    algo.fit(machines(40), n_steps=20, n_steps_per_epoch=20, **QUIET)
+    impl = algo.impl
+    assert impl is not None
+    trust = Trust((Search(0.0, 0.1),), (1.0,), (1.0,), (0.01,), 100, spread=1.0)
+    starts, nothing = (torch.zeros(2 * PARTS, N), torch.full((2 * PARTS,), 32)), torch.zeros(2)
+    for gains, looked_at, acts_by in (
+        ([[1.0, 1.1]], 2, "search"),
+        ([[-1.0, -1.1]], 2, "imitation"),
+        ([[-1.0, 3.0], [4.0, 4.0]], 4, "search"),
+        ([[-1.0, 3.0], [-2.0, -4.0]], 4, "imitation"),
+        ([[-1.0, 3.0]] * PARTS, 2 * PARTS, "imitation"),
+    ):
+        returned = [nothing, nothing]  # of samples and imitation
+        for part, gain in enumerate(gains):
+            returned += [torch.tensor(gain), *([nothing] if part > 0 else [])]
+        with mock.patch.object(impl.state_model, "returns", side_effect=returned) as asked:
+            assert impl.compare_in_model(trust, *starts).acts_by == acts_by, gains
+        seen = sum(len(call.args[1]) for call in asked.call_args_list)
+        assert seen == 4 + looked_at + 2 * (len(gains) - 1), gains
+
+
+def test_samples_that_surely_return_less_in_the_model_do_not_act() -> None:
+    trust = Trust((FIRST,), (1.0,), (0.1,), (0.01,), 100, 0.0, 1.0, -0.5, 0.1)
+    assert trust.acts_by == "samples"  # as the critics say
+    assert trust.with_samples(torch.tensor([-1.0, -1.1])).acts_by == "imitation"
+    assert trust.with_samples(torch.tensor([-1.0, 0.9])).acts_by == "samples"
+    sure = dataclasses.replace(trust, likeliest_gain=0.5)
+    assert sure.with_samples(torch.tensor([1.0, 1.1])).acts_by == "samples"
+    assert sure.with_samples(torch.tensor([-1.0, -1.1])).acts_by == "imitation"

@@ -23,23 +23,29 @@ from spin_d3rlpy.files.results import write_csv
 from spin_d3rlpy.files.yaml_settings import check_name
 from spin_d3rlpy.search.trust import NOT_TRIED, Trust
 from tests.measure.fresh_tasks import FRESH_TASKS
+from tests.measure.later_tasks import LATER_TASKS
 from tests.measure.switch_tasks import DESIGN_TASKS, Task, logged, returns
 
 EPISODES, SINGLE_STEPS = 30, 500  # that each policy is played for
-TASKS = DESIGN_TASKS | FRESH_TASKS
+TASKS = DESIGN_TASKS | FRESH_TASKS | LATER_TASKS
 FIRST_EPISODE = 10_000  # seed of the episodes that are played
 
 
 def dataset_of(task: Task, seed: int) -> tuple[DeviceReplayBuffer, np.ndarray]:
     """Returns a log as a dataset, and its returns."""
-    observations, actions, rewards = logged(task, seed)
+    observations, actions, rewards, over = logged(task, seed)
     n, length = rewards.shape
+    before = np.concatenate([np.zeros((n, 1), bool), over[:, :-1]], 1)
     table: dict[str, Any] = {"episode": np.repeat(np.arange(n), length), "reward": rewards.ravel()}
+    table["ends"] = over.ravel()
     seen = [f"x{i}" for i in range(observations.shape[2])]
     chosen = [f"a{i}" for i in range(actions.shape[2])]
     table |= dict(zip(seen, observations.reshape(-1, len(seen)).astype(np.float32).T, strict=True))
     table |= dict(zip(chosen, actions.reshape(-1, len(chosen)).T, strict=True))
-    ends: dict[str, Any] = {"terminal": True} if length == 1 else {}
+    table = {name: column[~before.ravel()] for name, column in table.items()}
+    ends: dict[str, Any] = (
+        {"terminal": True} if length == 1 else {"terminal": "ends"} if over.any() else {}
+    )
     dataset = from_table(
         table,
         observations=seen,

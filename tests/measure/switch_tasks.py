@@ -23,7 +23,7 @@ class Task(ABC):
 
     Attributes:
         nvec: number of choices of each slot.
-        horizon: steps of an episode; nothing ends it before.
+        horizon: most steps of an episode.
         episodes: of the log.
     """
 
@@ -34,6 +34,7 @@ class Task(ABC):
     def reset(self, n: int, seed: int) -> None:
         """Begins n episodes."""
         self.rng, self.n, self.t = np.random.default_rng(seed), n, 0
+        self.is_over = np.zeros(n, bool)
         self.begin()
 
     @abstractmethod
@@ -45,9 +46,15 @@ class Task(ABC):
         """Returns observations `(n, obs)`."""
 
     def step(self, actions: Ints) -> Floats:
-        """Takes actions `(n, N)` and returns rewards `(n,)`."""
+        """Takes actions `(n, N)` and returns rewards `(n,)`, 0 of episodes that are over."""
         self.t += 1
-        return self.advance(actions)
+        rewards = np.where(self.is_over, 0.0, self.advance(actions))
+        self.is_over |= self.fails()
+        return rewards
+
+    def fails(self) -> Ints:
+        """Returns which episodes the task ends in this state, `(n,)`."""
+        return np.zeros(self.n, bool)
 
     @abstractmethod
     def advance(self, actions: Ints) -> Floats:
@@ -332,15 +339,18 @@ DESIGN_TASKS: dict[str, type[Task]] = {
 }
 
 
-def logged(task: Task, seed: int) -> tuple[Floats, Ints, Floats]:
-    """Returns observations `(E, T, obs)`, actions `(E, T, N)` and rewards `(E, T)` of a log."""
+def logged(task: Task, seed: int) -> tuple[Floats, Ints, Floats, Ints]:
+    """Returns observations `(E, T, obs)`, actions `(E, T, N)` and rewards `(E, T)` of a log.
+
+    Also where episodes are over after the step, `(E, T)`.
+    """
     task.reset(task.episodes, seed)
     steps = []
     for _ in range(task.horizon):
         seen, actions = task.observe(), task.log()
-        steps.append((seen, actions, task.step(actions)))
-    observations, actions, rewards = (np.stack(part, 1) for part in zip(*steps, strict=True))
-    return observations, actions, rewards
+        steps.append((seen, actions, task.step(actions), task.is_over.copy()))
+    observations, actions, rewards, over = (np.stack(part, 1) for part in zip(*steps, strict=True))
+    return observations, actions, rewards, over
 
 
 def returns(task: Task, act: Callable[[NDArray[np.float32]], Ints], n: int, seed: int) -> Floats:

@@ -29,9 +29,9 @@ def test_errors_that_surely_rise_are_told_from_luck(
     check = OverfittingCheck(
         "It", nn.Linear(1, 1), lambda: next(coming) + 0.2 * noise + 0.1 * torch.rand(400)
     )
-    told = [check.after_step(STEPS_BETWEEN_CHECKS * i) for i in range(1, len(levels) + 1)]
+    told = [check.after_step(STEPS_BETWEEN_CHECKS * i, 0.1) for i in range(1, len(levels) + 1)]
     assert told == [i == risen_at for i in range(1, len(levels) + 1)]  # once
-    assert check.has_risen == (risen_at is not None)
+    assert check.is_to_drop_out == (risen_at is not None)
     measured = len(levels) if risen_at is None else risen_at
     assert list(coming) == levels[measured:]  # and not measured any further
 
@@ -46,9 +46,24 @@ def test_the_network_goes_back_to_the_least_errors() -> None:
     for i, weight in enumerate([1.0, 0.3, 0.6], 1):
         with torch.no_grad():
             network.weight.fill_(weight)
-        check.after_step(STEPS_BETWEEN_CHECKS * i)
-    assert check.has_risen
+        check.after_step(STEPS_BETWEEN_CHECKS * i, 0.1)
+    assert check.is_to_drop_out
     assert network.weight.item() == pytest.approx(0.3)
+
+
+def test_late_in_a_training_the_best_weights_come_back_without_dropout() -> None:
+    network = nn.Linear(1, 1, bias=False)
+
+    def errors() -> torch.Tensor:
+        return (network.weight - 0.2).square().detach()[0].expand(9)
+
+    check = OverfittingCheck("It", network, errors)
+    for i, (weight, is_back) in enumerate([(1.0, 0), (0.3, 0), (0.6, 1), (0.7, 1), (0.25, 0)], 1):
+        with torch.no_grad():
+            network.weight.fill_(weight)
+        assert check.after_step(STEPS_BETWEEN_CHECKS * i, 0.1 if i < 3 else 0.6) == bool(is_back)
+        assert not check.is_to_drop_out
+        assert network.weight.item() == pytest.approx(0.3 if is_back else weight)
 
 
 def test_it_measures_every_so_many_steps() -> None:
@@ -60,7 +75,7 @@ def test_it_measures_every_so_many_steps() -> None:
 
     check = OverfittingCheck("It", nn.Linear(1, 1), errors)
     for step in range(1, STEPS_BETWEEN_CHECKS):
-        check.after_step(step)
+        check.after_step(step, 0.1)
     assert not measured
-    check.after_step(STEPS_BETWEEN_CHECKS)
+    check.after_step(STEPS_BETWEEN_CHECKS, 0.1)
     assert measured
