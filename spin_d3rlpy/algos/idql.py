@@ -66,6 +66,7 @@ from spin_d3rlpy.search.state_model import (
     can_foresee,
     ends_by_chance,
     learn,
+    measure,
 )
 from spin_d3rlpy.search.trust import (
     FIRST_STATES,
@@ -924,10 +925,11 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
             return
         with self._same_random_numbers():
             index, n_states, n_moves = self._steps_to_look_at(held_out)
-            trust = impl.measure_trust(*self._held_out_states(index[:FIRST_STATES]))
+            looked_at = index[:n_states]
+            trust = impl.measure_trust(*self._held_out_states(looked_at[:FIRST_STATES]))
             if n_states > FIRST_STATES and not trust.is_clear:
-                trust = impl.measure_trust(*self._held_out_states(index[:n_states]))
-            if impl.state_model is not None and impl.state_model.is_learned:
+                trust = impl.measure_trust(*self._held_out_states(looked_at))
+            if impl.state_model is not None and impl.state_model.is_believed:
                 starts, n_steps = impl.state_model.starts(held_out, index, n_moves)
                 trust = impl.compare_in_model(trust, self._held_out_states(starts)[0], n_steps)
         impl.trust_critics(trust)
@@ -1058,12 +1060,12 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
             return super().spend_the_rest()
         with self._same_random_numbers():
             index, n_states, _ = self._steps_to_look_at(held_out)
-            trust = impl.measure_trust(*self._held_out_states(index[:FIRST_STATES]))
+            trust = impl.measure_trust(*self._held_out_states(index[:n_states][:FIRST_STATES]))
         alone.may_give_up = trust.acts_by != "search"
         if trust.is_out_of_reach:
             alone.has_begun = True
             LOG.info("The rest of the time goes to imitation", reason=str(trust))
-        has_model = impl.state_model is not None and impl.state_model.is_learned
+        has_model = impl.state_model is not None and impl.state_model.is_believed
         return n_states / trust.states + (MODEL_TEST if has_model else 0.0)
 
     def frozen_state(self) -> object:
@@ -1143,6 +1145,8 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
             return
         if self._config.values_afterstates or not ends_by_chance(buffer):
             learn(model, buffer, self._config.state_model_updates, run, self._transform)
+            if self._held_out is not None:
+                measure(model, self._held_out, self._transform)
 
     def _rewards_to_learn(self, buffer: DeviceReplayBuffer) -> torch.Tensor:
         """Returns the rewards whose values critics learn apart, scaled, `(R, n)`."""

@@ -39,6 +39,7 @@ LITTLE_ERROR = 0.2  # or this share of its variance: both learn few data by hear
 # That policies act for. A humanoid that searches for the next rewards returns more than imitation
 # for 32 steps from its first states, and less for 64: it does not get up.
 STEPS = 64
+LEAST_TOLD_REWARD = 0.1  # of its variance in held-out steps; collectors' model tells -0.2
 LEAST_STARTS, MOST_STARTS = 6, 16  # states that they start in,
 PARTS = 4  # times as many where it is not sure that a gain is one
 MOST_MOVES = 102_400  # of a search in all of the first ones, as `search.trust` counts them
@@ -87,6 +88,7 @@ class StateModel(nn.Module):
     """
 
     learned: torch.Tensor  # (1,): whether it is
+    told: torch.Tensor  # (1,): share of the variance of held-out rewards
     ends: torch.Tensor  # (1,): whether the task ends episodes by what happens in them
     lowest: torch.Tensor  # (D,): states stay within what the data hold
     highest: torch.Tensor
@@ -110,6 +112,7 @@ class StateModel(nn.Module):
         self.last_total: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
         self.last_places: tuple[torch.Tensor, torch.Tensor] | None = None
         self.register_buffer("learned", torch.zeros(1, dtype=torch.bool))
+        self.register_buffer("told", torch.zeros(1))
         self.register_buffer("ends", torch.zeros(1, dtype=torch.bool))
         self.register_buffer("lowest", torch.zeros(observation_size))
         self.register_buffer("highest", torch.zeros(observation_size))
@@ -118,6 +121,11 @@ class StateModel(nn.Module):
     def is_learned(self) -> bool:
         """Whether the model was trained."""
         return bool(self.learned)
+
+    @property
+    def is_believed(self) -> bool:
+        """Whether it tells enough of held-out rewards: one that knows them by heart tells less."""
+        return self.is_learned and bool(self.told >= LEAST_TOLD_REWARD)
 
     @property
     def has_ends(self) -> bool:
@@ -328,6 +336,29 @@ def can_foresee(
         reward_error_by_actions=round(of_actions, 3),
     )
     return least >= LEAST_TOLD and of_next <= max(MOST_ERROR * of_actions, LITTLE_ERROR)
+
+
+@torch.no_grad()
+def measure(
+    model: StateModel,
+    held_out: DeviceReplayBuffer,
+    transform: Callable[[torch.Tensor], torch.Tensor] | None = None,
+) -> None:
+    """Measures how much of the rewards of steps that a model has not seen it tells.
+
+    Args:
+        model: that was trained, on the buffer's device.
+        held_out: transitions.
+        transform: observation scaler.
+    """
+    index = torch.arange(min(held_out.transition_count, FITTED_ROWS), device=held_out.device)
+    batch = _transitions(held_out, index, transform or (lambda observations: observations))
+    error = model.errors(batch)[-1].square().mean()
+    variance = model.outcomes(batch)[-1].var(correction=0).clamp(min=1e-6)
+    model.told.fill_(1.0 - error / variance)
+    LOG.info(
+        "What the model of states tells of held-out rewards", share=round(float(model.told), 3)
+    )
 
 
 def _transitions(

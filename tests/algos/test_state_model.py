@@ -20,7 +20,7 @@ from spin_d3rlpy import SPINIDQL, FactoredIDQL
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.buffer.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.data.buffer.masks import pack
-from spin_d3rlpy.search.state_model import PARTS, STEPS, StateModel, learn
+from spin_d3rlpy.search.state_model import PARTS, STEPS, StateModel, learn, measure
 from spin_d3rlpy.search.trust import NOT_TRIED, Search, Trust, TrustSwitch
 from spin_d3rlpy.training.loop import Run
 
@@ -108,6 +108,18 @@ def test_states_stay_within_the_data() -> None:
     assert model.highest.max() <= 8.0
 
 
+def test_a_model_that_does_not_tell_held_out_rewards_is_not_believed() -> None:
+    training, held_out = machines(100).split(0.2)
+    model = modeled(training)
+    assert not model.is_believed  # before it is measured
+    measure(model, held_out)
+    assert 0.5 < float(model.told) <= 1.0
+    assert model.is_believed
+    measure(model, held_out.with_rewards(torch.randn(held_out.transition_count)))
+    assert float(model.told) < 0.0
+    assert not model.is_believed
+
+
 def tried(*gains: float, samples: float = 0.0) -> Trust:
     """Two searches that are confirmed, and what they return in the model more than imitation."""
     trust = Trust((FIRST, SECOND), (1.0, 0.9), (1.0, 0.9), (0.01, 0.01), 100, spread=1.0)
@@ -143,6 +155,22 @@ def test_a_search_that_gains_nothing_in_the_model_does_not_act() -> None:
     assert tried(math.nan).has_failed == (True, False)
 
 
+def test_a_gain_that_is_large_in_the_model_acts_though_critics_confirm_a_part() -> None:
+    """They confirm a third and 40 %: each doubts more of a gain than it confirms."""
+    figures = (3.0, 2.0), (1.0, 0.8), (0.1, 0.1)
+    critics = Trust((FIRST, SECOND), *figures, 100, spread=4.0)
+    assert (critics.acts_by, critics.to_try()) == ("imitation", None)
+    asked = critics.with_samples(torch.zeros(2))
+    assert (asked.acts_by, asked.to_try()) == ("imitation", 1)
+    large = asked.with_search(1, torch.tensor([2.9, 3.1]))
+    assert (large.acts_by, large.best, large.to_try()) == ("search", SECOND, 0)
+    assert "75% of the standard deviation of returns" in str(large)
+    assert large.with_search(0, torch.tensor([3.9, 4.1])).best == FIRST
+    assert asked.with_search(1, torch.tensor([1.9, 2.0])).acts_by == "imitation"
+    unsure = dataclasses.replace(asked, standard_errors=(0.6, 0.6))
+    assert unsure.to_try() is None
+
+
 def test_a_model_of_states_knows_what_follows() -> None:
     """Critics confirm 30 % by the first discount: without a model they do not."""
     trust = Trust((FIRST, SECOND), (1.0, 0.06), (0.3, 0.06), (0.001, 0.001), 100, spread=1.0)
@@ -174,9 +202,10 @@ def test_the_model_decides_where_critics_leave_it_open() -> None:
         assert with_next(trust, 1.9, 2.1).acts_by == "search"
         assert with_next(trust, -2.1, -1.9).acts_by == "imitation"
     clear = dataclasses.replace(base, confirmed=confirmed)  # 82 % by 1 %
-    assert (clear.acts_by, clear.to_try()) == ("imitation", None)
     less = dataclasses.replace(base, likeliest_gain=1.1)
-    assert (less.acts_by, less.to_try()) == ("imitation", None)
+    for trust in (clear, less):  # the same gain, a tenth of the spread, does not decide
+        assert trust.acts_by == "imitation"
+        assert with_next(trust, 1.9, 2.1).acts_by == "imitation"
 
 
 def test_what_the_model_told_is_kept_with_the_policy() -> None:
