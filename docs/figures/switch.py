@@ -37,27 +37,27 @@ def draw(
     axes.plot(policies["default"], height, "o", color=color, mfc=fill or color, ms=9)
 
 
-before, after = shares(RESULTS / "before.csv"), shares(RESULTS / "after.csv")
-fresh = shares(RESULTS / "fresh.csv")
-figure = Figure(figsize=(8.5, 5.6), layout="constrained")
+# Until then: six tasks without a model of states, four and six with its first forms.
+before: dict[str, dict[str, float]] = {}
+for name in ("before", "fresh", "later"):
+    before |= shares(RESULTS / f"{name}.csv")
+after = shares(RESULTS / "sixteen.csv")
+figure = Figure(figsize=(8.5, 8.0), layout="constrained")
 axes = figure.subplots()
-for row, task in enumerate(after):
+for row, task in enumerate(before):
     draw(axes, before[task], row - 0.17, "C3", fill="none")
     draw(axes, after[task], row + 0.17, "C0")
-for row, task in enumerate(fresh, len(after)):
-    draw(axes, fresh[task], row, "C2")
-axes.plot([], [], "o", mfc="none", color="C3", label="chosen, without a model of states")
-axes.plot([], [], "o", color="C0", label="chosen, with it")
-axes.plot([], [], "o", color="C2", label="chosen, tasks written later")
+axes.plot([], [], "o", mfc="none", color="C3", label="chosen before")
+axes.plot([], [], "o", color="C0", label="chosen now")
 axes.plot([], [], "|", color="gray", ms=9, label="searches")
 axes.plot([], [], "x", color="gray", label="the most likely action")
 axes.plot([], [], "+", color="gray", label="samples")
 axes.axvline(0.0, color="black", linewidth=1)
 axes.axvline(1.0, color="gray", linewidth=1, linestyle=":")
 axes.set_xscale("symlog", linthresh=1.0)
-axes.set_xlim(right=1.3)
-axes.set_xticks([-10, -1, 0, 1], ["-10", "-1", "0", "1"])
-axes.set_yticks(range(len(after) + len(fresh)), [*after, *fresh])
+axes.set_xlim(-100, 1.3)
+axes.set_xticks([-100, -10, -1, 0, 1], ["-100", "-10", "-1", "0", "1"])
+axes.set_yticks(range(len(before)), [*before])
 axes.invert_yaxis()
 axes.set_xlabel("return: 0 as the log, 1 as the best of the policy's choices")
 axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)

@@ -61,12 +61,13 @@ from spin_d3rlpy.search.deadline import Deadline
 from spin_d3rlpy.search.moves import Conditions, improve
 from spin_d3rlpy.search.starts import best_different, count_starts
 from spin_d3rlpy.search.state_model import (
+    LEAST_TOLD_REWARD,
     PARTS,
     StateModel,
     can_foresee,
     ends_by_chance,
     learn,
-    measure,
+    share_of_rewards,
 )
 from spin_d3rlpy.search.trust import (
     FIRST_STATES,
@@ -929,11 +930,27 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
             trust = impl.measure_trust(*self._held_out_states(looked_at[:FIRST_STATES]))
             if n_states > FIRST_STATES and not trust.is_clear:
                 trust = impl.measure_trust(*self._held_out_states(looked_at))
-            if impl.state_model is not None and impl.state_model.is_believed:
-                starts, n_steps = impl.state_model.starts(held_out, index, n_moves)
+            if (model := self._believed_model(held_out)) is not None:
+                starts, n_steps = model.starts(held_out, index, n_moves)
                 trust = impl.compare_in_model(trust, self._held_out_states(starts)[0], n_steps)
         impl.trust_critics(trust)
         LOG.info("Critics on held-out episodes", trust=str(trust))
+
+    def _believed_model(self, held_out: DeviceReplayBuffer) -> StateModel | None:
+        """Returns the model of states, if there is one that tells held-out rewards.
+
+        Where critics value afterstates it is they who tell the rewards, and data decided on that.
+        """
+        model = self.require_built().state_model
+        if model is None or not model.is_learned:
+            return None
+        if self._config.values_afterstates:
+            return model
+        told = share_of_rewards(model, held_out, self._transform)
+        if told >= LEAST_TOLD_REWARD:
+            return model
+        LOG.info("The model of states is not believed", share_of_held_out_rewards=round(told, 3))
+        return None
 
     @contextmanager
     def _same_random_numbers(self) -> Iterator[None]:
@@ -1065,7 +1082,7 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
         if trust.is_out_of_reach:
             alone.has_begun = True
             LOG.info("The rest of the time goes to imitation", reason=str(trust))
-        has_model = impl.state_model is not None and impl.state_model.is_believed
+        has_model = self._believed_model(held_out) is not None
         return n_states / trust.states + (MODEL_TEST if has_model else 0.0)
 
     def frozen_state(self) -> object:
@@ -1145,8 +1162,6 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
             return
         if self._config.values_afterstates or not ends_by_chance(buffer):
             learn(model, buffer, self._config.state_model_updates, run, self._transform)
-            if self._held_out is not None:
-                measure(model, self._held_out, self._transform)
 
     def _rewards_to_learn(self, buffer: DeviceReplayBuffer) -> torch.Tensor:
         """Returns the rewards whose values critics learn apart, scaled, `(R, n)`."""

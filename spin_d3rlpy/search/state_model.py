@@ -25,6 +25,7 @@ from spin_d3rlpy.nvec import SlotLayout
 from spin_d3rlpy.search.places import Places
 from spin_d3rlpy.training.distributed import share_training
 from spin_d3rlpy.training.loop import Loop, Metrics, Run
+from spin_d3rlpy.training.overfitting import CHECKED_ROWS
 from spin_d3rlpy.training.schedules import Schedule
 from spin_envs import ActionLayout
 
@@ -88,7 +89,6 @@ class StateModel(nn.Module):
     """
 
     learned: torch.Tensor  # (1,): whether it is
-    told: torch.Tensor  # (1,): share of the variance of held-out rewards
     ends: torch.Tensor  # (1,): whether the task ends episodes by what happens in them
     lowest: torch.Tensor  # (D,): states stay within what the data hold
     highest: torch.Tensor
@@ -112,7 +112,6 @@ class StateModel(nn.Module):
         self.last_total: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
         self.last_places: tuple[torch.Tensor, torch.Tensor] | None = None
         self.register_buffer("learned", torch.zeros(1, dtype=torch.bool))
-        self.register_buffer("told", torch.zeros(1))
         self.register_buffer("ends", torch.zeros(1, dtype=torch.bool))
         self.register_buffer("lowest", torch.zeros(observation_size))
         self.register_buffer("highest", torch.zeros(observation_size))
@@ -121,11 +120,6 @@ class StateModel(nn.Module):
     def is_learned(self) -> bool:
         """Whether the model was trained."""
         return bool(self.learned)
-
-    @property
-    def is_believed(self) -> bool:
-        """Whether it tells enough of held-out rewards: one that knows them by heart tells less."""
-        return self.is_learned and bool(self.told >= LEAST_TOLD_REWARD)
 
     @property
     def has_ends(self) -> bool:
@@ -339,26 +333,26 @@ def can_foresee(
 
 
 @torch.no_grad()
-def measure(
+def share_of_rewards(
     model: StateModel,
     held_out: DeviceReplayBuffer,
     transform: Callable[[torch.Tensor], torch.Tensor] | None = None,
-) -> None:
-    """Measures how much of the rewards of steps that a model has not seen it tells.
+) -> float:
+    """Returns the share of the variance of rewards that a model tells in steps it has not seen.
+
+    Below 0 it tells less than their mean does: it knows by heart what it has seen.
 
     Args:
         model: that was trained, on the buffer's device.
         held_out: transitions.
         transform: observation scaler.
     """
-    index = torch.arange(min(held_out.transition_count, FITTED_ROWS), device=held_out.device)
+    n = held_out.transition_count
+    index = torch.linspace(0, n - 1, min(n, CHECKED_ROWS), device=held_out.device).long()
     batch = _transitions(held_out, index, transform or (lambda observations: observations))
     error = model.errors(batch)[-1].square().mean()
     variance = model.outcomes(batch)[-1].var(correction=0).clamp(min=1e-6)
-    model.told.fill_(1.0 - error / variance)
-    LOG.info(
-        "What the model of states tells of held-out rewards", share=round(float(model.told), 3)
-    )
+    return float(1.0 - error / variance)
 
 
 def _transitions(

@@ -20,7 +20,7 @@ from spin_d3rlpy import SPINIDQL, FactoredIDQL
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.buffer.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.data.buffer.masks import pack
-from spin_d3rlpy.search.state_model import PARTS, STEPS, StateModel, learn, measure
+from spin_d3rlpy.search.state_model import PARTS, STEPS, StateModel, learn, share_of_rewards
 from spin_d3rlpy.search.trust import NOT_TRIED, Search, Trust, TrustSwitch
 from spin_d3rlpy.training.loop import Run
 
@@ -111,13 +111,18 @@ def test_states_stay_within_the_data() -> None:
 def test_a_model_that_does_not_tell_held_out_rewards_is_not_believed() -> None:
     training, held_out = machines(100).split(0.2)
     model = modeled(training)
-    assert not model.is_believed  # before it is measured
-    measure(model, held_out)
-    assert 0.5 < float(model.told) <= 1.0
-    assert model.is_believed
-    measure(model, held_out.with_rewards(torch.randn(held_out.transition_count)))
-    assert float(model.told) < 0.0
-    assert not model.is_believed
+    assert 0.5 < share_of_rewards(model, held_out) <= 1.0
+    by_chance = held_out.with_rewards(torch.randn(held_out.transition_count))
+    assert share_of_rewards(model, by_chance) < 0.0
+
+    algo = algorithm(state_model_updates=200, batch_size=32)
+    algo.config.policy.pretraining.max_updates = 5
+    algo.fit(machines(100), n_steps=2, n_steps_per_epoch=2, **QUIET)
+    assert algo.trust is not None
+    assert algo.trust.has_model
+    algo._held_out = algo._held_out.with_rewards(torch.randn(algo._held_out.transition_count))
+    algo.test_critics()
+    assert not algo.trust.has_model
 
 
 def tried(*gains: float, samples: float = 0.0) -> Trust:

@@ -1,4 +1,4 @@
-"""What `SPINIDQL` chooses on ten tasks, and what it could have chosen.
+"""What `SPINIDQL` chooses on sixteen tasks, and what it could have chosen.
 
     python -m tests.measure.switch machines signals --seed 0 --seed 1 --out switch.csv
 
@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import d3rlpy
 import numpy as np
+import torch
 import typer
 from d3rlpy.logging import NoopAdapterFactory
 
@@ -21,7 +22,7 @@ from spin_d3rlpy import SPINIDQL, from_table
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.files.results import write_csv
 from spin_d3rlpy.files.yaml_settings import check_name
-from spin_d3rlpy.search.trust import NOT_TRIED, Trust
+from spin_d3rlpy.search.trust import Trust
 from tests.measure.fresh_tasks import FRESH_TASKS
 from tests.measure.later_tasks import LATER_TASKS
 from tests.measure.switch_tasks import DESIGN_TASKS, Task, logged, returns
@@ -43,9 +44,9 @@ def dataset_of(task: Task, seed: int) -> tuple[DeviceReplayBuffer, np.ndarray]:
     table |= dict(zip(seen, observations.reshape(-1, len(seen)).astype(np.float32).T, strict=True))
     table |= dict(zip(chosen, actions.reshape(-1, len(chosen)).T, strict=True))
     table = {name: column[~before.ravel()] for name, column in table.items()}
-    ends: dict[str, Any] = (
-        {"terminal": True} if length == 1 else {"terminal": "ends"} if over.any() else {}
-    )
+    ends: dict[str, Any] = {"terminal": "ends"} if over.any() else {}
+    if length == 1:
+        ends = {"terminal": True}
     dataset = from_table(
         table,
         observations=seen,
@@ -63,7 +64,27 @@ def acting_by(trust: Trust, number: int) -> Trust:
     gains = tuple(1.0 if i == number else -1.0 for i in range(len(trust.searches)))
     none = (0.0,) * len(gains)
     chosen = dataclasses.replace(trust, promised=gains, confirmed=gains, standard_errors=none)
+    chosen = dataclasses.replace(chosen, spread=1.0, likeliest_gain=0.0, likeliest_error=0.0)
     return dataclasses.replace(chosen, modeled=(), modeled_errors=())
+
+
+def in_model(algo: SPINIDQL, trust: Trust, number: int | None) -> dict[str, float]:
+    """Returns what a search returns in the model of states more than imitation, if there is one.
+
+    Of samples if the number is None.
+    """
+    impl, held_out = algo.impl, algo._held_out
+    if impl is None or held_out is None or not trust.has_model:
+        return {}
+    assert impl.state_model is not None
+    torch.manual_seed(0)
+    index = torch.randperm(held_out.transition_count)
+    starts, n_steps = impl.state_model.starts(held_out, index, 0.0)
+    only = dataclasses.replace(trust, states=0) if number is None else acting_by(trust, number)
+    found = impl.compare_in_model(only, algo._held_out_states(starts)[0], n_steps)
+    if number is None:
+        return {"in_model": found.samples_gain, "in_model_error": found.samples_error}
+    return {"in_model": found.modeled[number], "in_model_error": found.modeled_errors[number]}
 
 
 def compare(name: str, seed: int, seconds: float) -> Iterator[dict[str, Any]]:
@@ -97,14 +118,11 @@ def compare(name: str, seed: int, seconds: float) -> Iterator[dict[str, Any]]:
     assert impl is not None
     algo.config.search = "never"
     yield row("imitation", play(algo.predict))
-    gain, error = trust.samples_gain, trust.samples_error
-    in_model = {"in_model": gain, "in_model_error": error} if trust.has_model else {}
-    yield row("samples", play(algo.sample_action), **in_model)
+    yield row("samples", play(algo.sample_action), **in_model(algo, trust, None))
     algo.config.search = "always"
     for i, way in enumerate(trust.searches):
         figures = {"promised": trust.promised[i], "confirmed": trust.confirmed[i]}
-        if trust.modeled_errors[i] != NOT_TRIED:
-            figures |= {"in_model": trust.modeled[i], "in_model_error": trust.modeled_errors[i]}
+        figures |= in_model(algo, trust, i)
         impl.trust_critics(acting_by(trust, i))
         policy = f"search by {way.gamma:g}, {way.action_flexibility:g}"
         yield row(policy, play(algo.predict), **figures)
