@@ -70,7 +70,9 @@ class OverfittingCheck:
         self.is_to_drop_out = progress < LATEST
         if self.is_to_drop_out:
             self._best_weights = None
-        how = "with dropout" if self.is_to_drop_out else "as before: dropout would come too late"
+        how = (
+            "with dropout" if self.is_to_drop_out else "without dropout, which would come too late"
+        )
         LOG.info(
             f"{self._name} overfits: training continues from the best weights, {how}",
             step=step,
@@ -81,7 +83,7 @@ class OverfittingCheck:
     def state_dict(self) -> dict[str, Any]:
         """Returns what was measured so far."""
         return {
-            "is_to_drop_out": self.is_to_drop_out,
+            "has_risen": self.is_to_drop_out,  # as checkpoints call it
             "least": self._least,
             "best_step": self._best_step,
             "best_weights": self._best_weights,
@@ -89,5 +91,5 @@ class OverfittingCheck:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Inverse of `state_dict`."""
-        self.is_to_drop_out, self._least = state["is_to_drop_out"], state["least"]
+        self.is_to_drop_out, self._least = state["has_risen"], state["least"]
         self._best_step, self._best_weights = state["best_step"], state["best_weights"]

@@ -120,7 +120,9 @@ def test_a_model_that_does_not_tell_held_out_rewards_is_not_believed() -> None:
     algo.fit(machines(100), n_steps=2, n_steps_per_epoch=2, **QUIET)
     assert algo.trust is not None
     assert algo.trust.has_model
-    algo._held_out = algo._held_out.with_rewards(torch.randn(algo._held_out.transition_count))
+    unseen = algo._held_out
+    assert unseen is not None
+    algo._held_out = unseen.with_rewards(torch.randn(unseen.transition_count))
     algo.test_critics()
     assert not algo.trust.has_model
 
