@@ -105,14 +105,17 @@ def networks(algo: Any) -> list[torch.Tensor]:
     return [value for module in modules.values() for value in module.state_dict().values()]
 
 
-def test_a_search_is_out_of_reach_if_others_confirm_less_than_half_of_every_gain() -> None:
+def test_a_search_is_out_of_reach_if_others_confirm_less_than_60_percent_of_every_gain() -> None:
     searches = (Search(0.99, 0.02), Search(0.0, 0.02))
 
     def trust(*confirmed: float) -> Trust:
         return Trust(searches, (1.0, 1.0), confirmed, (0.01, 0.01), states=64, spread=10.0)
 
     assert trust(0.4, 0.45).is_out_of_reach
+    assert trust(0.4, 0.59).is_out_of_reach
     assert not trust(0.4, 0.6).is_out_of_reach
+    large = dataclasses.replace(trust(0.4, 0.55), spread=1.0)  # a tenth of it less what is doubted
+    assert not large.is_out_of_reach
     assert not trust(0.4, 0.9).is_out_of_reach
     small = dataclasses.replace(trust(0.4, 0.6), spread=100.0)  # of which that gain is 0.6 %
     assert small.is_out_of_reach

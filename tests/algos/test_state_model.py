@@ -331,6 +331,10 @@ def test_policies_start_where_episodes_do_and_act_no_longer_than_these() -> None
     assert n_steps.tolist() == sorted(n_steps.tolist(), reverse=True)
     counts = [len(model.starts(buffer, index, n)[0]) // PARTS for n in (66.0, 200.0, 1e6)]
     assert counts == [16, 8, 6]
+    long = machines(5, 100)
+    starts, n_steps = model.starts(long, torch.randperm(500), 0.0)
+    assert sorted(starts[:5].tolist()) == [0, 100, 200, 300, 400]
+    assert (n_steps == STEPS).all()  # nor does any other start near the limit
     model.ends.fill_(True)
     starts, n_steps = model.starts(buffer, index, 0.0)
     assert starts.tolist() == index[:64].tolist()
