@@ -21,7 +21,7 @@ from tests.algos.problems import TINY
 
 NVEC = [3, 2, 2]
 QUIET: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
-STEPS = 300
+STEPS = 500  # errors rise in the first half
 
 
 def log(noise: float, n: int = 600) -> DeviceReplayBuffer:

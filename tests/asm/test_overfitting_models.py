@@ -26,7 +26,7 @@ from spin_d3rlpy.training.overfitting import STEPS_BETWEEN_CHECKS
 from spin_envs import ActionLayout
 
 NVEC = [4, 4, 4]
-STEPS = 3 * STEPS_BETWEEN_CHECKS
+STEPS = 5 * STEPS_BETWEEN_CHECKS  # errors rise at the second check, in the first half
 CONFIG = PretrainingConfig(
     masking="any_order", batch_size=64, learning_rate=4e-3, max_updates=STEPS, n_epochs=STEPS
 )
