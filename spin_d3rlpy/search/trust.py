@@ -310,8 +310,17 @@ class Trust:
         the model is surely half of the spread of returns or more.
         """
         least = LEAST_MODELED_GAIN * self.spread
-        figures = zip(self._may_be_modeled, self.modeled, self.modeled_errors, strict=True)
-        return tuple(may and gain - 2.0 * error >= least for may, gain, error in figures)
+        figures = zip(
+            self._may_be_modeled,
+            self.modeled,
+            self.modeled_errors,
+            map(any, zip(self.are_confirmed, self.are_large, strict=True)),
+            strict=True,
+        )
+        return tuple(
+            may and gain - 2.0 * error >= least and not acts_anyway
+            for may, gain, error, acts_anyway in figures
+        )
 
     @property
     def _may_be_modeled(self) -> tuple[bool, ...]:
@@ -407,7 +416,7 @@ class Trust:
         """The search with the largest careful gain, or that gains most in the model of states.
 
         Of those that are confirmed; if none is, of the large ones; if there are none, of those that
-        did not fail in that model; if all did, of all.
+        are large in that model; then of those that did not fail in it; if all did, of all.
         """
         return self.searches[self._best]
 
@@ -474,7 +483,7 @@ class Trust:
         if error == NOT_TRIED:
             return ""
         more = f"; in a model of states it returns {gain:+.2g} +- {error:.1g} more than imitation"
-        if not self.are_large_in_model[best] or self.are_confirmed[best] or self.are_large[best]:
+        if not self.are_large_in_model[best]:
             return more
         return (  # why it acts though less is confirmed than expected
             f"{more}, {gain / self.spread:.0%} of the standard deviation of returns (expected "

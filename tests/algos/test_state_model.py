@@ -366,13 +366,17 @@ def test_without_a_search_the_best_candidate_is_tried() -> None:
     assert any(gain != 0.0 for gain in gains.modeled)
 
 
-def test_the_milder_of_two_searches_acts_unless_the_bolder_surely_returns_more() -> None:
+def barely_trained() -> Any:
+    """Returns an algorithm with a model of states, of which tests say what policies return."""
     d3rlpy.seed(0)
     algo = FactoredIDQL(recipe="tuned", state_model_updates=50, batch_size=32)
     algo.fit(machines(40), n_steps=20, n_steps_per_epoch=20, **QUIET)
-    impl = algo.impl
-    assert impl is not None
-    gamma = algo.config.gamma
+    return algo
+
+
+def test_the_milder_of_two_searches_acts_unless_the_bolder_surely_returns_more() -> None:
+    algo = barely_trained()
+    impl, gamma = algo.impl, algo.config.gamma
     bold, mild, other = Search(gamma, 0.02), Search(gamma, 0.1), Search(0.0, 0.1)
     gains = (1.0, 0.9, 0.8)
     trust = Trust((bold, mild, other), gains, gains, (0.01,) * 3, 100, spread=1.0)
@@ -392,11 +396,7 @@ def test_the_milder_of_two_searches_acts_unless_the_bolder_surely_returns_more()
 
 
 def test_more_states_are_looked_at_where_it_is_not_sure_that_a_gain_is_one() -> None:
-    d3rlpy.seed(0)
-    algo = FactoredIDQL(recipe="tuned", state_model_updates=50, batch_size=32)
-    algo.fit(machines(40), n_steps=20, n_steps_per_epoch=20, **QUIET)
-    impl = algo.impl
-    assert impl is not None
+    impl = barely_trained().impl
     trust = Trust((Search(0.0, 0.1),), (1.0,), (1.0,), (0.01,), 100, spread=1.0)
     starts, nothing = (torch.zeros(2 * PARTS, N), torch.full((2 * PARTS,), 32)), torch.zeros(2)
     for gains, looked_at, acts_by in (
