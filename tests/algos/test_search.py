@@ -46,6 +46,7 @@ from spin_d3rlpy.search.starts import best_different, count_starts
 from spin_d3rlpy.search.trust import (
     FIRST_STATES,
     LEAST_STATES,
+    NOT_TRIED,
     Search,
     Trust,
     TrustSwitch,
@@ -520,6 +521,38 @@ def test_a_large_gain_acts_if_no_other_is_confirmed() -> None:
         dataclasses.replace(near, confirmed=(0.6, 0.02)),  # 0.2 is 4 %
     ):
         assert (small.are_large, small.acts_by) == ((False, False), "imitation")
+
+
+def test_a_large_gain_of_one_step_of_many_acts_if_it_is_mild_or_a_model_knows_it() -> None:
+    searches = Search(0.9, 0.02), Search(0.9, 0.1)
+    figures = (1.0, 0.1), (0.75, 0.02), (0.01, 0.01)
+    bold = Trust(searches, *figures, 100, 2.0, 5.0, changes=(1.6, 1.0), is_sequential=True)
+    assert (bold.are_large, bold.acts_by) == ((False, False), "imitation")
+    assert "changes 1.6 times as many slots as samples do (expected 1.2" in str(bold)
+    for other in (
+        dataclasses.replace(bold, changes=(1.2, 1.0)),
+        dataclasses.replace(bold, is_sequential=False),
+        dataclasses.replace(
+            bold, samples_error=0.1, modeled=(0.5, 0.0), modeled_errors=(0.1, NOT_TRIED)
+        ),
+    ):
+        assert (other.are_large, other.acts_by) == ((True, False), "search")
+        assert "times as many slots" not in str(other)
+    assert dataclasses.replace(bold, confirmed=(0.9, 0.02)).acts_by == "search"
+
+
+def test_how_much_searches_change_is_measured_in_what_samples_change() -> None:
+    likeliest, found = torch.zeros(4, 4).long(), torch.tensor([[1, 1, 1, 0]]).repeat(4, 1)
+    own = torch.tensor([[1, 0, 0, 0], [0, 0, 0, 2]])[:, None].repeat(1, 4, 1)  # (A, B, N)
+
+    def trust(own: torch.Tensor) -> Trust:
+        def values(actions: torch.Tensor) -> torch.Tensor:
+            return actions.sum(-1).double()[None].repeat(2, 1, 1)  # (E, A, B)
+
+        return measure_trust([ALONE], 2, lambda *_: found, values, own, likeliest, 1.0, 1.0)
+
+    assert trust(own).changes == pytest.approx((3.0,))
+    assert trust(torch.zeros(2, 4, 4).long()).changes == pytest.approx((750.0,))
 
 
 def test_a_gain_near_the_least_one_is_not_clear() -> None:

@@ -113,6 +113,8 @@ def test_the_one_that_it_was_made_of_acts_as_before(trained: SPINIDQL) -> None:
         assert getattr(other, known) == getattr(trained, known) is not None
     assert np.array_equal(trained.predict(STATES), before)
     assert trained.trust == trust
+    assert trust is not None
+    assert not trust.is_sequential
 
 
 def test_values_add_up() -> None:

@@ -124,7 +124,7 @@ def test_a_model_that_does_not_tell_held_out_rewards_is_not_believed() -> None:
     assert unseen is not None
     algo._held_out = unseen.with_rewards(torch.randn(unseen.transition_count))
     algo.test_critics()
-    assert not algo.trust.has_model
+    assert (algo.trust.has_model, algo.trust.is_sequential) == (False, True)
 
 
 def tried(*gains: float, samples: float = 0.0) -> Trust:
@@ -220,7 +220,11 @@ def test_what_the_model_told_is_kept_with_the_policy() -> None:
     switch.trust = trust
     assert switch.trust == trust
     assert trust.modeled_errors[1] == NOT_TRIED
-    switch.trust = Trust((FIRST, SECOND), (1.0, 0.9), (1.0, 0.9), (0.01, 0.01), 100)
+    figures = (1.0, 0.9), (1.0, 0.9), (0.01, 0.01)
+    switch.trust = other = Trust(
+        (FIRST, SECOND), *figures, 100, changes=(1.0, 2.0), is_sequential=True
+    )
+    assert switch.trust == other
     assert switch.trust is not None
     assert not switch.trust.has_model
 
