@@ -37,12 +37,14 @@ def draw(
     axes.plot(policies["default"], height, "o", color=color, mfc=fill or color, ms=9)
 
 
-# Until then: six tasks without a model of states, four and six with its first forms.
+# Until then: six tasks without a model of states, four and six with its first forms, six of today.
 before: dict[str, dict[str, float]] = {}
-for name in ("before", "fresh", "later"):
+for name in ("before", "fresh", "later", "unseen"):
     before |= shares(RESULTS / f"{name}.csv")
-after = shares(RESULTS / "sixteen.csv")
-figure = Figure(figsize=(8.5, 8.0), layout="constrained")
+after: dict[str, dict[str, float]] = {}
+for name in ("sixteen", "unseen", "unseen_after"):
+    after |= shares(RESULTS / f"{name}.csv")
+figure = Figure(figsize=(8.5, 10.5), layout="constrained")
 axes = figure.subplots()
 for row, task in enumerate(before):
     draw(axes, before[task], row - 0.17, "C3", fill="none")

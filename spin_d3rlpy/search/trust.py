@@ -42,7 +42,7 @@ LEAST_CAREFUL_GAIN = 0.05
 # Slots that a search changes of the most likely action, divided by those that samples change, where
 # neither critics confirm a large gain of one step of many, nor a model of states. Mild searches
 # hardly lead where the data do not: one with 1.1 returned 0.79 instead of 0.24 on a small ward. One
-# with 1.6 wrote to tired customers, -2 instead of 5: their states do not tell, nor do critics.
+# with 1.7 wrote to tired customers, -2 instead of 5: their states do not tell, nor do critics.
 MOST_CHANGES = 1.25
 # Of the gain of a search by `gamma`, where a search by a shorter discount gains little: less than
 # the other share of the standard deviation of returns. Critics that confirm less of each other's
@@ -527,7 +527,7 @@ class Trust:
         if self._look_large[self._best]:  # why it does not act
             return (
                 f"; the gain is large, but the search changes {self.changes[self._best]:.1f} times "
-                f"as many slots as samples do (expected {MOST_CHANGES:.2g} where less is confirmed "
+                f"as many slots as samples do (expected {MOST_CHANGES:g} where less is confirmed "
                 "and no model of states tells what it leads to)"
             )
         return (
