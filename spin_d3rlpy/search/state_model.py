@@ -85,7 +85,9 @@ class StateModel(nn.Module):
         observation_size: of the networks' input (D).
         encoder_factory: d3rlpy factory of the hidden layers after the first one.
         nvec: number of choices of each slot.
-        layout: what slots and choices are, as in `JointCritic`.
+        layout: what slots and choices are, as in `JointCritic`. Where slots alone have features it
+            is not used: the model has to tell which slot a choice moves, and a sum over slots that
+            are alike does not.
     """
 
     learned: torch.Tensor  # (1,): whether it is
@@ -101,6 +103,8 @@ class StateModel(nn.Module):
         layout: ActionLayout | None = None,
     ) -> None:
         super().__init__()
+        if layout is not None and layout.has_features and not layout.has_choice_features:
+            layout = None
         width = compute_output_size([(1,)], encoder_factory.create((1,)))
         actions = encoder_of_actions(observation_size, SlotLayout(nvec), width, layout)
         # Its outputs are changes, the reward and the log-odds of an end, in place of values.

@@ -23,6 +23,7 @@ from spin_d3rlpy.data.buffer.masks import pack
 from spin_d3rlpy.search.state_model import PARTS, STEPS, StateModel, learn, share_of_rewards
 from spin_d3rlpy.search.trust import NOT_TRIED, Search, Trust, TrustSwitch
 from spin_d3rlpy.training.loop import Run
+from spin_envs import ActionLayout
 
 QUIET: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
 N = 3  # machines
@@ -66,10 +67,12 @@ def machines(n: int = 60, length: int = 40, n_short: int = 0) -> DeviceReplayBuf
     return DeviceReplayBuffer(stack_episodes(episodes, [len(e.rewards) for e in episodes], [2] * N))
 
 
-def modeled(buffer: DeviceReplayBuffer, n_updates: int = 600) -> StateModel:
+def modeled(
+    buffer: DeviceReplayBuffer, n_updates: int = 600, layout: ActionLayout | None = None
+) -> StateModel:
     torch.manual_seed(0)
     factory = VectorEncoderFactory(hidden_units=[64], use_layer_norm=True)
-    model = StateModel(buffer.observation_size, factory, buffer.nvec)
+    model = StateModel(buffer.observation_size, factory, buffer.nvec, layout)
     learn(model, buffer, n_updates, Run(show_progress=False))
     return model
 
@@ -93,6 +96,22 @@ def test_a_policy_returns_in_the_model_what_it_returns() -> None:
     assert of_careful == pytest.approx(careful, abs=4.0)
     assert reckless < careful - 20.0
     assert of_reckless < of_careful - 10.0  # such wear is rare in the data
+
+
+def test_it_tells_which_of_several_slots_that_are_alike_a_choice_moves() -> None:
+    columns = tuple((i,) for i in range(N))
+    model = modeled(machines(), layout=ActionLayout(shared_choices=True, slot_columns=columns))
+    seen: list[torch.Tensor] = []
+
+    def act(x: torch.Tensor) -> torch.Tensor:
+        seen.append(x)
+        return 1 - torch.eye(N).long()  # in each row another machine is maintained
+
+    model.returns(act, torch.full((N, N), 3.5), torch.full((N,), 2), 0.9)
+    change = seen[1] - seen[0]
+    maintained = torch.eye(N).bool()
+    assert (change[maintained] < -1.5).all()  # 3 in truth
+    assert (change[~maintained] > 0.3).all()  # 0.75
 
 
 def test_states_stay_within_the_data() -> None:
