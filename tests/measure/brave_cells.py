@@ -11,7 +11,6 @@ same cells one by one.)
 from __future__ import annotations
 
 import functools
-import math
 import multiprocessing
 import time
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -105,14 +104,9 @@ class Cells:
             self._streams.append(torch.cuda.Stream(device) if self._is_on_gpu else None)
         self.synchronize()
 
-    def keep(self, n: int) -> None:
-        """Goes on with the first cells alone."""
-        self.cells = self.cells[:n]
-
     def train(self, n_steps: int) -> None:
         """Does steps of all cells, in turns."""
-        n = len(self.cells)
-        turns = list(zip(self._algos[:n], self._sources[:n], self._streams[:n], strict=True))
+        turns = list(zip(self._algos, self._sources, self._streams, strict=True))
         for _ in range(n_steps):
             for algo, source, stream in turns:
                 with torch.cuda.stream(stream) if self._is_on_gpu else nullcontext():
@@ -122,7 +116,7 @@ class Cells:
     def write(self, folder: Path, step: int) -> list[Path]:
         """Writes the weights of all cells; returns the files."""
         paths = []
-        for (share, placement), algo in zip(self.cells, self._algos, strict=False):
+        for (share, placement), algo in zip(self.cells, self._algos, strict=True):
             paths.append(folder / f"{share}_{placement}_{step}.pt")
             state = _network(algo).state_dict()
             torch.save({name: value.cpu() for name, value in state.items()}, paths[-1])
@@ -134,10 +128,6 @@ class Cells:
             torch.cuda.synchronize()
 
 
-app = typer.Typer(add_completion=False)
-
-
-@app.command()
 def main(
     out: Annotated[Path, typer.Option(help="Folder of the results.")],
     device: str = "cuda:0",
@@ -145,10 +135,7 @@ def main(
     evaluations: int = 20,
     placements: int = 5,
     shares: Annotated[list[int] | None, typer.Option()] = None,
-    seconds: Annotated[
-        float, typer.Option(help="Of all steps: the last placements go if they take longer.")
-    ] = math.inf,
-    players: int = 12,
+    players: Annotated[int, typer.Option(help="Processes that play.")] = 12,
     corrected: Annotated[
         bool, typer.Option(help="Mend what looks like slips in the published code.")
     ] = False,
@@ -172,9 +159,6 @@ def main(
             typer.echo(f"{step} steps of {len(running.cells)} cells: {spent:.1f} s")
             for cell, path in zip(running.cells, running.write(weights, step), strict=True):
                 waiting.append((cell, step, spent, pool.submit(played, cell, path)))
-            if step == 2 * interval:  # the first ones also record
-                each = (spent - waiting[0][2]) / len(cells) * (steps - step) / interval
-                running.keep(max(1, min(len(cells), int((seconds - spent) / each))))
         rows = [
             {
                 "dataset": dataset_of(cell),
@@ -199,4 +183,4 @@ def _made(cell: Cell) -> None:
 
 
 if __name__ == "__main__":
-    app()
+    typer.run(main)

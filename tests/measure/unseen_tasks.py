@@ -1,4 +1,4 @@
-"""Six tasks that were written after all settings and all mending, as a test of both.
+"""Six tasks that were written after all settings, as a test of them; messages has mended one since.
 
 Two habits that exclude each other, many levels of few prices, a log that is nearly the best,
 storage whose use pays much later, customers who leave by chance, and 2,000 rows with slots of
