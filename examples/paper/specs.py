@@ -244,7 +244,7 @@ class Experiment:
             datasets = [f"{folder}/{scale.level}-v0" for folder in folders]
         cells = []
         for dataset, seed in itertools.product(datasets, seeds):
-            name = _placed(dataset, seed) if self.placements else dataset
+            name = placed(dataset, seed) if self.placements else dataset
             for m in (m for m in methods if m.only in dataset):
                 job = m.job(name, seed, scale, self.early, device)
                 if self.timed:
@@ -261,7 +261,7 @@ class Experiment:
         return cells
 
 
-def _placed(dataset: str, placement: int) -> str:
+def placed(dataset: str, placement: int) -> str:
     """Returns the name of a dataset of CoNE with another placement of the pits."""
     domain, task, level = dataset.split("/")
     return f"{domain}/{task}-s{placement}/{level}" if placement else dataset

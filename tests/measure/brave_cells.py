@@ -22,25 +22,21 @@ import d3rlpy
 import torch
 import typer
 
+from examples.paper.settings import EVALUATION_SEED
+from examples.paper.specs import placed
 from spin_d3rlpy import BraVE, LockstepEvaluator, load_dataset
 from spin_d3rlpy.files.results import write_csv, write_json
 from spin_d3rlpy.runs.machine import describe_machine
 
-CORRECTED = {
-    "stop_at_terminals": True,
-    "detach_targets": True,
-    "overwrite_branch_values": True,
-}
+CORRECTED = {"stop_at_terminals": True, "detach_targets": True, "overwrite_branch_values": True}
 SHARES = (5, 10, 25, 50, 75, 100)  # per cent of the interior cells that are pits
-EVALUATION_SEED = 100
 Cell = tuple[int, int]  # per cent of pits, placement
 
 
 def dataset_of(cell: Cell) -> str:
     """Returns the name of a cell's dataset; its placement is the seed of the training, too."""
     share, placement = cell
-    of_placement = f"-s{placement}" if placement else ""
-    return f"spin/cone-d8-p{share}{of_placement}/mixed-v0"
+    return placed(f"spin/cone-d8-p{share}/mixed-v0", placement)
 
 
 def built(cell: Cell, device: str, corrected: bool = False) -> tuple[BraVE, Any]:
