@@ -1163,7 +1163,8 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
         if model is None or model.is_learned or not self._is_free_in(buffer):
             return
         if self._config.values_afterstates or not ends_by_chance(buffer):
-            learn(model, buffer, self._config.state_model_updates, run, self._transform)
+            n_updates = self._config.state_model_updates
+            learn(model, buffer, n_updates, run, self._transform, self._held_out)
 
     def _rewards_to_learn(self, buffer: DeviceReplayBuffer) -> torch.Tensor:
         """Returns the rewards whose values critics learn apart, scaled, `(R, n)`."""

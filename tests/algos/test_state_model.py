@@ -23,6 +23,7 @@ from spin_d3rlpy.data.buffer.masks import pack
 from spin_d3rlpy.search.state_model import PARTS, STEPS, StateModel, learn, share_of_rewards
 from spin_d3rlpy.search.trust import NOT_TRIED, Search, Trust, TrustSwitch
 from spin_d3rlpy.training.loop import Run
+from spin_d3rlpy.training.overfitting import OverfittingCheck
 from spin_envs import ActionLayout
 
 QUIET: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
@@ -68,12 +69,15 @@ def machines(n: int = 60, length: int = 40, n_short: int = 0) -> DeviceReplayBuf
 
 
 def modeled(
-    buffer: DeviceReplayBuffer, n_updates: int = 600, layout: ActionLayout | None = None
+    buffer: DeviceReplayBuffer,
+    n_updates: int = 600,
+    layout: ActionLayout | None = None,
+    unseen: DeviceReplayBuffer | None = None,
 ) -> StateModel:
     torch.manual_seed(0)
     factory = VectorEncoderFactory(hidden_units=[64], use_layer_norm=True)
     model = StateModel(buffer.observation_size, factory, buffer.nvec, layout)
-    learn(model, buffer, n_updates, Run(show_progress=False))
+    learn(model, buffer, n_updates, Run(show_progress=False), held_out=unseen)
     return model
 
 
@@ -144,6 +148,21 @@ def test_a_model_that_does_not_tell_held_out_rewards_is_not_believed() -> None:
     algo._held_out = unseen.with_rewards(torch.randn(unseen.transition_count))
     algo.test_critics()
     assert (algo.trust.has_model, algo.trust.is_sequential) == (False, True)
+
+
+def test_a_model_that_learns_noise_by_heart_drops_out() -> None:
+    buffer = machines(40)
+    noise = 6.0 * torch.randn(buffer.transition_count, generator=torch.Generator().manual_seed(0))
+    noisy, (_, true) = buffer.with_rewards(buffer.rewards + noise), buffer.split(0.5)
+    training, held_out = noisy.split(0.5)
+    told = []
+    for unseen in (None, held_out):
+        model = modeled(training, unseen=unseen)
+        told.append(share_of_rewards(model, true.with_rewards(true.rewards)))
+        assert model.network.dropout.p == 0.0
+    by_heart, dropped_out = told
+    assert by_heart < 0.0
+    assert dropped_out > 0.2
 
 
 def tried(*gains: float, samples: float = 0.0) -> Trust:
@@ -276,10 +295,15 @@ def test_a_search_that_wears_machines_out_does_not_act() -> None:
 def test_a_killed_run_resumes_with_the_same_model(stage: str, tmp_path: Path) -> None:
     buffer = machines(40)
 
+    def drop_out(check: OverfittingCheck, step: int, _progress: float) -> bool:
+        check.is_to_drop_out |= step == 4
+        return False
+
     def fitted(**kept: Any) -> Any:
         algo = algorithm(state_model_updates=12, batch_size=32)
         algo.config.policy.pretraining.max_updates = 6
-        algo.fit(buffer, n_steps=8, n_steps_per_epoch=4, **kept, **QUIET)
+        with mock.patch.object(OverfittingCheck, "after_step", drop_out):
+            algo.fit(buffer, n_steps=8, n_steps_per_epoch=4, **kept, **QUIET)
         return algo
 
     def die_in_training(_algo: Any, _epoch: int, step: int) -> None:

@@ -1,4 +1,4 @@
-"""What `SPINIDQL` chooses on 22 tasks, and what it could have chosen.
+"""What `SPINIDQL` chooses on 28 tasks, and what it could have chosen.
 
     python -m tests.measure.switch machines signals --seed 0 --seed 1 --out switch.csv
 
@@ -24,12 +24,13 @@ from spin_d3rlpy.files.results import write_csv
 from spin_d3rlpy.files.yaml_settings import check_name
 from spin_d3rlpy.search.trust import Trust
 from tests.measure.fresh_tasks import FRESH_TASKS
+from tests.measure.further_tasks import FURTHER_TASKS
 from tests.measure.later_tasks import LATER_TASKS
 from tests.measure.switch_tasks import DESIGN_TASKS, Task, logged, returns
 from tests.measure.unseen_tasks import UNSEEN_TASKS
 
 EPISODES, SINGLE_STEPS = 30, 500  # that each policy is played for
-TASKS = DESIGN_TASKS | FRESH_TASKS | LATER_TASKS | UNSEEN_TASKS
+TASKS = DESIGN_TASKS | FRESH_TASKS | LATER_TASKS | UNSEEN_TASKS | FURTHER_TASKS
 FIRST_EPISODE = 10_000  # seed of the episodes that are played
 
 

@@ -36,6 +36,15 @@ def test_errors_that_surely_rise_are_told_from_luck(
     assert list(coming) == levels[measured:]  # and not measured any further
 
 
+@pytest.mark.parametrize(("rise", "is_to_drop_out"), [(0.01, False), (0.03, True)])
+def test_a_rise_that_is_sure_has_to_be_large_as_well(rise: float, is_to_drop_out: bool) -> None:
+    coming = iter([2.0, 1.0, 1.0 + rise, 1.0 + rise])
+    check = OverfittingCheck("It", nn.Linear(1, 1), lambda: torch.full((9,), next(coming)))
+    for i in range(1, 4):
+        check.after_step(STEPS_BETWEEN_CHECKS * i, 0.1)
+    assert check.is_to_drop_out == is_to_drop_out
+
+
 def test_the_network_goes_back_to_the_least_errors() -> None:
     network = nn.Linear(1, 1, bias=False)
 
