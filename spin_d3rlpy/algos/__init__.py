@@ -1,4 +1,4 @@
-"""Algorithms: one file per objective, combined with policies in `named`."""
+"""Algorithms: one file or folder per objective, combined with policies in `named`."""
 
 from spin_d3rlpy.algos.awac import AWAC as AWAC
 from spin_d3rlpy.algos.awac import AWACConfig as AWACConfig

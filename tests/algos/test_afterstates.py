@@ -18,7 +18,7 @@ from d3rlpy.models.encoders import VectorEncoderFactory
 from numpy.typing import NDArray
 
 from spin_d3rlpy import SPINIDQL, FactoredIDQL, load_policy, save_policy
-from spin_d3rlpy.algos import idql
+from spin_d3rlpy.algos.idql import algorithm as idql
 from spin_d3rlpy.critics.joint import BINS_DROPOUT, JointCritic, Moves
 from spin_d3rlpy.critics.return_bins import CAUTION, ReturnBins, careful_mean
 from spin_d3rlpy.data import DeviceReplayBuffer

@@ -16,7 +16,7 @@ import torch
 from d3rlpy.logging import NoopAdapterFactory
 
 from spin_d3rlpy import SPINIDQL, Factored, FactoredIDQL, SPINJoint, from_table
-from spin_d3rlpy.algos.idql import IDQLImpl
+from spin_d3rlpy.algos.idql.impl import IDQLImpl
 from spin_d3rlpy.asm import ActionStructureModel, PretrainingConfig
 from spin_d3rlpy.asm.pretraining import Pretraining
 from spin_d3rlpy.data import DeviceReplayBuffer

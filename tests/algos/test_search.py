@@ -27,7 +27,7 @@ from spin_d3rlpy import (
     load_policy,
     save_policy,
 )
-from spin_d3rlpy.algos import idql
+from spin_d3rlpy.algos.idql import impl as idql
 from spin_d3rlpy.asm.decoding import IndependentConditionals
 from spin_d3rlpy.asm.rules import all_different
 from spin_d3rlpy.critics import joint
@@ -983,7 +983,7 @@ def test_the_search_keeps_to_the_support_that_trust_chose(monkeypatch: Any, tmp_
         used.append(arguments[4].action_flexibility)
         return improve(*arguments)
 
-    monkeypatch.setattr("spin_d3rlpy.algos.idql.improve", record)
+    monkeypatch.setattr("spin_d3rlpy.algos.idql.impl.improve", record)
     x = np.zeros((4, 3), np.float32)
     algo.predict(x)
     load_policy(tmp_path / "policy.safetensors").predict(x)

@@ -126,7 +126,7 @@ class Jobs(Task):
 
 
 class Sensors(Task):
-    """Thirty sensors are on or off; each sees some of forty places, and what two see counts once."""
+    """Thirty sensors are on or off; each sees some of forty places, which count once."""
 
     nvec, horizon, episodes = [2] * 30, 1, 15_000
     sees = np.random.default_rng(51).random((30, 40)) < 0.12
