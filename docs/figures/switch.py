@@ -37,17 +37,18 @@ def draw(
     axes.plot(policies["default"], height, "o", color=color, mfc=fill or color, ms=9)
 
 
-# Until then: six tasks without a model of states, four and six with its first forms, six of today.
+# Six tasks without a model of states, four and six with its first forms, and six. The last six
+# were written after all settings of today.
 before: dict[str, dict[str, float]] = {}
 for name in ("before", "fresh", "later", "unseen"):
     before |= shares(RESULTS / f"{name}.csv")
-after: dict[str, dict[str, float]] = {}
-for name in ("sixteen", "unseen", "unseen_after"):
-    after |= shares(RESULTS / f"{name}.csv")
-figure = Figure(figsize=(8.5, 10.5), layout="constrained")
+after = shares(RESULTS / "today.csv")
+tasks = [*before, *(task for task in after if task not in before)]
+figure = Figure(figsize=(8.5, 12.5), layout="constrained")
 axes = figure.subplots()
-for row, task in enumerate(before):
-    draw(axes, before[task], row - 0.17, "C3", fill="none")
+for row, task in enumerate(tasks):
+    if task in before:
+        draw(axes, before[task], row - 0.17, "C3", fill="none")
     draw(axes, after[task], row + 0.17, "C0")
 axes.plot([], [], "o", mfc="none", color="C3", label="chosen before")
 axes.plot([], [], "o", color="C0", label="chosen now")
@@ -59,7 +60,7 @@ axes.axvline(1.0, color="gray", linewidth=1, linestyle=":")
 axes.set_xscale("symlog", linthresh=1.0)
 axes.set_xlim(-100, 1.3)
 axes.set_xticks([-100, -10, -1, 0, 1], ["-100", "-10", "-1", "0", "1"])
-axes.set_yticks(range(len(before)), [*before])
+axes.set_yticks(range(len(tasks)), tasks)
 axes.invert_yaxis()
 axes.set_xlabel("return: 0 as the log, 1 as the best of the policy's choices")
 axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)

@@ -648,6 +648,42 @@ def test_where_the_likeliest_action_is_surely_worse_samples_imitate() -> None:
 
 
 @pytest.mark.parametrize(
+    ("changes", "acts_by"),
+    [
+        ({}, "samples"),
+        ({"likeliest_gain": 0.2}, "samples"),  # what follows is not known
+        ({"likeliest_gain": 0.2, "is_sequential": False}, "imitation"),
+        ({"likeliest_gain": 0.2, "is_sequential": False, "likeliest_error": 0.2}, "samples"),
+        ({"samples_gain": -1.0, "samples_error": 0.1}, "imitation"),
+        ({"samples_gain": -1.0, "samples_error": 1.0}, "samples"),  # not surely
+        ({"alternatives": 2.7}, "imitation"),
+        ({"choices": 0.0}, "imitation"),  # of a policy that cannot tell
+        ({"promised": (0.9,)}, "search"),
+    ],
+)
+def test_of_nearly_uniform_decisions_samples_imitate(changes: Any, acts_by: str) -> None:
+    refused = Trust((ALONE,), (1.0,), (0.1,), (0.01,), 100, alternatives=2.9, choices=3.0)
+    refused = dataclasses.replace(refused, is_sequential=True)
+    if "promised" in changes:
+        changes = {**changes, "confirmed": (0.9,)}
+    trust = dataclasses.replace(refused, **changes)
+    assert trust.acts_by == acts_by
+    switch = TrustSwitch([ALONE])
+    switch.trust = trust
+    assert switch.trust == trust
+
+
+def test_a_log_of_chance_alone_is_imitated_by_samples() -> None:
+    buffer = logged(lambda s, a: np.zeros(len(a), np.float32))
+    algo = new_algorithm(SPINIDQL, **search_fields(SPINIDQL))
+    algo.fit(buffer, n_steps=2, n_steps_per_epoch=2, **QUIET)
+    assert algo.trust is not None
+    assert algo.trust.choices == pytest.approx(3.0)
+    assert algo.trust.acts_by == "samples"
+    assert "likely choices of 3" in str(algo.trust)
+
+
+@pytest.mark.parametrize(
     ("promised", "confirmed", "error", "acts_by"),
     [
         (1.0, 0.9, 0.1, "search"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, Self, cast
@@ -231,7 +232,8 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
             if n_states > FIRST_STATES and not trust.is_clear:
                 trust = impl.measure_trust(*self._held_out_states(looked_at))
             is_sequential = held_out.transition_count > held_out.size()  # episodes
-            trust = dataclasses.replace(trust, is_sequential=is_sequential)
+            choices = math.exp(sum(map(math.log, self._nvec)) / len(self._nvec))
+            trust = dataclasses.replace(trust, is_sequential=is_sequential, choices=choices)
             if (model := self._believed_model(held_out)) is not None:
                 starts, n_steps = model.starts(held_out, index, n_moves)
                 trust = impl.compare_in_model(trust, self._held_out_states(starts)[0], n_steps)
