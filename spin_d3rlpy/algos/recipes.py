@@ -53,6 +53,7 @@ def _search_changes(policy: str) -> dict[str, Any]:
         "joint_critic": True,
         "search_sweeps": 1 if knows_conditionals else 0,
         "held_out_share": 0.1,
+        "return_bins": 21,
         "overfitting_dropout": 0.5,
         "state_model_updates": 1500,
         "afterstates": "auto",

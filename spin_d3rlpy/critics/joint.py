@@ -37,10 +37,6 @@ from spin_d3rlpy.images import behind_images
 from spin_d3rlpy.nvec import SlotLayout
 from spin_envs import ActionLayout
 
-# Of hidden layers, where distributions are learned, of every other member. With it a network knows
-# what rare returns have in common, and without it each of them by heart; the least value counts.
-BINS_DROPOUT = 0.5
-
 
 class Output(NamedTuple):
     """The last layer of the values by one discount, in units of returns.
@@ -547,6 +543,7 @@ class JointCritic(ActionCritic):
         n_bins: of distributions of returns, as in `JointQFunction`.
         create_encoder: from the width of a member's first layer to what encodes states and actions
             in place of what `layout` says.
+        dropout: of hidden layers, of every other member.
     """
 
     def __init__(
@@ -560,6 +557,7 @@ class JointCritic(ActionCritic):
         n_rewards: int = 1,
         n_bins: int = 0,
         create_encoder: Callable[[int], ActionEncoder] | None = None,
+        dropout: float = 0.0,
     ) -> None:
         slots, size = SlotLayout(nvec), observation_shape[0]
         # The first layer is as wide as what follows it.
@@ -578,7 +576,7 @@ class JointCritic(ActionCritic):
                 n_discounts,
                 n_rewards,
                 n_bins,
-                dropout=BINS_DROPOUT if n_bins and number % 2 == 0 else 0.0,
+                dropout=dropout if number % 2 == 0 else 0.0,
             )
             for number in range(n_critics)
         )

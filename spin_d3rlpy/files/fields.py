@@ -60,6 +60,7 @@ RANGES: dict[str, str] = {
     "value_temperature": _AT_LEAST_0,
     "search_sweeps": "[0, 1000]",
     "held_out_share": _PROBABILITY,
+    "return_bins": "[0, 1000]",
     "overfitting_dropout": _PROBABILITY,
     "state_model_updates": _AT_LEAST_0,
     "short_gammas": _PROBABILITY,

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from spin_d3rlpy import SPINIDQL, FactoredIDQL, load_policy, save_policy
 from spin_d3rlpy.algos.idql import algorithm as idql
-from spin_d3rlpy.critics.joint import BINS_DROPOUT, JointCritic, Moves
+from spin_d3rlpy.critics.joint import JointCritic, Moves
 from spin_d3rlpy.critics.return_bins import CAUTION, ReturnBins, careful_mean
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.buffer.episodes import EpisodeArrays, stack_episodes
@@ -135,7 +135,7 @@ def test_moves_change_values_as_whole_actions_do() -> None:
     rows = torch.arange(4).repeat_interleave(2 * D)
     choices = 1 - actions[rows, slots]
     moves = Moves(rows, slots[:, None].expand(-1, 2), choices[:, None].expand(-1, 2))
-    assert [q.dropout.p for q in critic.members] == [BINS_DROPOUT, 0.0]
+    assert [q.dropout.p for q in critic.members] == [idql.AFTERSTATES_DROPOUT, 0.0]
     for q in critic.members:
         opened = q.open(x)
         after = opened.total(actions)[rows] + opened.changes(actions, moves)

@@ -61,8 +61,10 @@ from spin_d3rlpy.training.overfitting import CHECKED_ROWS, OverfittingCheck
 from spin_d3rlpy.training.passes import MostPasses
 from spin_d3rlpy.training.schedules import Schedule
 
-RETURN_BINS = 21  # of critics of afterstates; 51 tell CoNE's pits less surely from few data
-AFTERSTATES_RATE = 2.0  # times the critics' learning rate: dropout and cross-entropy learn slowly
+BINS_RATE = 2.0  # times the critics' learning rate: cross-entropy learns slowly
+# Of hidden layers, of every other critic of afterstates. With it a network knows what rare returns
+# have in common, and without it each of them by heart; the least value counts.
+AFTERSTATES_DROPOUT = 0.5
 # Over the data, of critics of afterstates. What ends an episode is rare: after more passes they
 # know each such place by heart, and take places nearby that they have not seen for safe. CoNE with
 # 50 % of pits returned -18 after 60 passes and -129, a pit, after 550 (notebook, "More steps").
@@ -493,7 +495,7 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
             actor_optim=actor_optim,
             q_funcs=q_funcs,
             targ_q_funcs=self._create_critic(observation_shape, known),
-            critic_optim=create_critic_optim(self, q_funcs, AFTERSTATES_RATE if known else 1.0),
+            critic_optim=create_critic_optim(self, q_funcs, BINS_RATE if config.n_bins else 1.0),
             value_func=value_func,
             value_optim=create_critic_optim(self, value_func),
             trust=trust.to(self._device),
@@ -514,8 +516,9 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
             config.layout,
             n_discounts,
             config.n_rewards,
-            RETURN_BINS if model is not None else 0,
+            config.n_bins,
             None if model is None else functools.partial(Afterstates, model),
+            0.0 if model is None else AFTERSTATES_DROPOUT,
         )
         return critic.to(self._device)
 

@@ -13,6 +13,8 @@ from spin_d3rlpy.algos.config import TPolicy
 from spin_d3rlpy.errors import require_fields
 from spin_d3rlpy.search.trust import Search, SearchMode
 
+RETURN_BINS = 21  # of critics of afterstates; 51 tell CoNE's pits less surely from few data
+
 
 @dataclasses.dataclass()
 class IDQLConfig(ActorCriticConfig[TPolicy]):
@@ -55,6 +57,8 @@ class IDQLConfig(ActorCriticConfig[TPolicy]):
           Policies, 2023, algorithm 2.
         * Fedus et al., Hyperbolic Discounting and Learning over Multiple Horizons, 2019: values
           by several discounts from one network.
+        * Farebrother et al., Stop Regressing: Training Value Functions via Classification for
+          Scalable Deep RL, 2024: `return_bins`.
 
     Args:
         value_encoder_factory: d3rlpy's factory of the encoder of V.
@@ -76,6 +80,10 @@ class IDQLConfig(ActorCriticConfig[TPolicy]):
             `joint_critic` and `held_out_share`, which choose among them; unused without.
         stricter_flexibilities: values above `action_flexibility` and at most 1 that the search may
             keep to instead. Only with `held_out_share`; unused without.
+        return_bins: bins of the distributions of returns that joint critics learn by
+            cross-entropy, at twice the learning rate, in place of mean returns by squared errors.
+            0 learns means, but where critics value afterstates (21 bins then). Only of one reward
+            and with `expectile=0.5`; unused otherwise.
         overfitting_dropout: dropout rate of the joint critics once their errors on held-out
             episodes have surely risen (`training.overfitting`), in [0, 1). Training then continues
             from the weights with the least errors. 0 changes nothing. Only with
@@ -111,6 +119,7 @@ class IDQLConfig(ActorCriticConfig[TPolicy]):
     held_out_share: float = 0.0
     short_gammas: list[float] = dataclasses.field(default_factory=list)
     stricter_flexibilities: list[float] = dataclasses.field(default_factory=list)
+    return_bins: int = 0
     overfitting_dropout: float = 0.0
     state_model_updates: int = 0
     afterstates: bool | Literal["auto"] = False
@@ -134,6 +143,7 @@ class IDQLConfig(ActorCriticConfig[TPolicy]):
                 self.n_critics >= 2 or self.held_out_share == 0.0,
                 "of at least 2 with held_out_share: critics judge each other",
             ),
+            return_bins=(self.return_bins != 1, "0, or of 2 bins or more"),
             monte_carlo_share=(
                 self.monte_carlo_share == 0.0 or len(self.gammas) == 1,
                 "0 with short_gammas: returns to the end are by one discount",
@@ -155,8 +165,7 @@ class IDQLConfig(ActorCriticConfig[TPolicy]):
     @property
     def values_add_up(self) -> bool:
         """Whether values by several rewards can be learned apart and added up."""
-        is_mean = self.expectile == 0.5 and self.monte_carlo_share == 0.0
-        return self.joint_critic and is_mean and self.reward_scaler is None
+        return self._learns_means and self.reward_scaler is None
 
     @property
     def n_rewards(self) -> int:
@@ -174,10 +183,20 @@ class IDQLConfig(ActorCriticConfig[TPolicy]):
         return is_tested and has_one_reward and self.state_model_updates > 0
 
     @property
+    def _learns_means(self) -> bool:
+        return self.joint_critic and self.expectile == 0.5 and self.monte_carlo_share == 0.0
+
+    @property
     def values_afterstates(self) -> bool:
         """Whether critics value where an action leads."""
-        learns_means = self.expectile == 0.5 and self.monte_carlo_share == 0.0
-        return self.models_states and learns_means and self.afterstates is True
+        return self.models_states and self._learns_means and self.afterstates is True
+
+    @property
+    def n_bins(self) -> int:
+        """Bins of the distributions that critics learn; 0 where they learn means."""
+        if self.values_afterstates:
+            return self.return_bins or RETURN_BINS
+        return self.return_bins if self._learns_means and self.n_rewards == 1 else 0
 
     @property
     def searches(self) -> list[Search]:
