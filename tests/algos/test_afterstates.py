@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import warnings
@@ -20,7 +21,6 @@ from numpy.typing import NDArray
 from spin_d3rlpy import SPINIDQL, FactoredIDQL, load_policy, save_policy
 from spin_d3rlpy.algos.idql import algorithm as idql
 from spin_d3rlpy.critics.joint import JointCritic, Moves
-from spin_d3rlpy.critics.return_bins import CAUTION, ReturnBins, careful_mean
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.buffer.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.search.afterstates import Afterstates
@@ -95,6 +95,8 @@ def test_data_decide_whether_critics_value_where_an_action_leads(
     algo.build_with_dataset(walks(**log))
     assert algo.config.afterstates is expected
     assert algo.config.values_afterstates is expected
+    dropout = [q.dropout.p for q in algo.impl.modules.q_funcs.members]
+    assert dropout == [0.5 if expected else 0.0, 0.0]
     other = algorithm(afterstates=False)
     torch.random.set_rng_state(before)
     other.build_with_dataset(walks(**log))
@@ -126,16 +128,14 @@ def test_moves_change_values_as_whole_actions_do() -> None:
     factory = VectorEncoderFactory(hidden_units=[16], use_layer_norm=True)
     model = StateModel(D, factory, [2] * 2 * D)
     model.fit_scale(walks(300), lambda x: x)
-    critic = JointCritic(
-        (D,), factory, [2] * 2 * D, n_bins=7, create_encoder=lambda width: Afterstates(model, width)
-    ).eval()
+    encoder = functools.partial(Afterstates, model)
+    critic = JointCritic((D,), factory, [2] * 2 * D, n_bins=7, create_encoder=encoder).eval()
     x = torch.randint(0, SIZE, (4, D)).float()
     actions = torch.randint(0, 2, (4, 2 * D))
     slots = torch.arange(2 * D).repeat(4)
     rows = torch.arange(4).repeat_interleave(2 * D)
     choices = 1 - actions[rows, slots]
     moves = Moves(rows, slots[:, None].expand(-1, 2), choices[:, None].expand(-1, 2))
-    assert [q.dropout.p for q in critic.members] == [idql.AFTERSTATES_DROPOUT, 0.0]
     for q in critic.members:
         opened = q.open(x)
         after = opened.total(actions)[rows] + opened.changes(actions, moves)
@@ -166,29 +166,6 @@ def test_places_are_told_apart_by_bounds_between_values() -> None:
     many = torch.linspace(0.0, 1.0, 101)[:, None].expand(-1, 2)
     places.fit(many)
     assert places.bounds[1].tolist() == pytest.approx([i / 9 for i in range(1, 9)], abs=0.01)
-
-
-def test_distributions_of_returns() -> None:
-    bins = ReturnBins(2, 41)
-    bins.fit(torch.tensor([[-1.0, 1.0], [-10.0, 4.0]]))
-    assert bins.edges[0, [0, -1]].tolist() == pytest.approx([-1.2, 1.2])
-    logits = torch.zeros(1, 2 * 41, requires_grad=True)
-    optimizer = torch.optim.Adam([logits], 0.1)
-    targets = torch.tensor([[0.3], [-10.0]])  # the least of the data's is met, too
-    for _ in range(400):
-        optimizer.zero_grad()
-        bins.cross_entropy(logits, targets).backward()
-        optimizer.step()
-    means = bins.means(logits)
-    assert means[:, 0].tolist() == pytest.approx([0.3, -10.0], abs=0.05)
-
-
-def test_a_careful_mean_takes_off_what_is_not_sure() -> None:
-    middles = torch.tensor([-100.0, 0.0])
-    sure, unsure = torch.tensor([[-50.0, 50.0], [0.0, 0.0]]), torch.tensor([0.0, -50.0])
-    means = careful_mean(sure, middles)
-    assert means[0].item() == pytest.approx(0.0, abs=1e-3)
-    assert means[1].item() == pytest.approx(unsure[1].item() - CAUTION * 50.0)
 
 
 @pytest.mark.parametrize("has_time", [False, True])

@@ -143,7 +143,7 @@ class IDQLConfig(ActorCriticConfig[TPolicy]):
                 self.n_critics >= 2 or self.held_out_share == 0.0,
                 "of at least 2 with held_out_share: critics judge each other",
             ),
-            return_bins=(self.return_bins != 1, "0, or of 2 bins or more"),
+            return_bins=(self.return_bins != 1, "0, or 2 or more"),
             monte_carlo_share=(
                 self.monte_carlo_share == 0.0 or len(self.gammas) == 1,
                 "0 with short_gammas: returns to the end are by one discount",
