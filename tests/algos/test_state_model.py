@@ -423,7 +423,7 @@ def barely_trained() -> Any:
     return algo
 
 
-def test_the_milder_of_two_searches_acts_unless_the_bolder_surely_returns_more() -> None:
+def test_the_bolder_of_two_searches_is_tried_only_where_the_milder_gains_nothing() -> None:
     algo = barely_trained()
     impl, gamma = algo.impl, algo.config.gamma
     bold, mild, other = Search(gamma, 0.02), Search(gamma, 0.1), Search(0.0, 0.1)
@@ -431,12 +431,13 @@ def test_the_milder_of_two_searches_acts_unless_the_bolder_surely_returns_more()
     trust = Trust((bold, mild, other), gains, gains, (0.01,) * 3, 100, spread=1.0)
     assert (trust.milder_than(0), trust.milder_than(1), trust.milder_than(2)) == (1, None, None)
     starts = torch.zeros(2, N), torch.full((2,), 32)
-    of_mild, nothing = torch.tensor([2.0, 4.0]), torch.zeros(2)  # as imitation, samples and `other`
-    for of_bold, best in (([3.0, 5.0], bold), ([1.8, 5.0], mild), ([2.0, 4.0], mild)):
-        returned = [nothing, nothing, torch.tensor(of_bold), of_mild, nothing]
+    nothing, little, much = torch.zeros(2), torch.tensor([2.0, 3.0]), torch.tensor([7.0, 8.0])
+    tried = {mild: [little, nothing], bold: [nothing, much, nothing]}  # in this order, then `other`
+    for best, of_searches in tried.items():
+        returned = [nothing, nothing, *of_searches]  # of imitation and samples
         with mock.patch.object(impl.state_model, "returns", side_effect=returned):
             compared = impl.compare_in_model(trust, *starts)
-        assert (compared.best, compared.acts_by) == (best, "search"), of_bold
+        assert (compared.best, compared.acts_by) == (best, "search")
     returned = [nothing] * 5  # each search is tried once, also if all fail
     with mock.patch.object(impl.state_model, "returns", side_effect=returned):
         assert impl.compare_in_model(trust, *starts).acts_by == "imitation"

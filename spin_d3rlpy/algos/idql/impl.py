@@ -435,9 +435,8 @@ class IDQLImpl(ActorCriticImpl):
         """Returns trust with what policies return in the model of states.
 
         Of searches that would act the best one by each discount is tried, and if it gains nothing
-        the next one. A milder one by the same discount takes its place unless the bolder one
-        returns more there by a standard error: steps that the data support less lead further from
-        what they know.
+        the next one. A milder one by the same discount comes first: steps that the data support
+        less lead further from what they know, also from what that model knows.
 
         Args:
             trust: as the critics say.
@@ -474,22 +473,13 @@ class IDQLImpl(ActorCriticImpl):
             conditions = Conditions(way.action_flexibility, rule=rule)
             return self._search(x, self._likeliest(x, rule)[None], slice(None), conditions)
 
-        @functools.cache
-        def gains_of(number: int) -> torch.Tensor:
-            way = trust.searches[number]
-            self._compare_by(way.gamma)
-            return gains(functools.partial(act_by, way))
-
         trust = trust.with_samples(gains(lambda x: self._draw_candidates(x, 1, False, rule)[0]))
         while (number := trust.to_try()) is not None:
             milder = trust.milder_than(number)
-            if milder is not None:
-                of_bolder, of_milder = gains_of(number), gains_of(milder)
-                n = min(len(of_bolder), len(of_milder))  # in the same states
-                more, error = mean_and_error((of_bolder[:n] - of_milder[:n]).double())
-                if more <= error:
-                    number = milder
-            trust = trust.with_search(number, gains_of(number))
+            number = number if milder is None else milder
+            way = trust.searches[number]
+            self._compare_by(way.gamma)
+            trust = trust.with_search(number, gains(functools.partial(act_by, way)))
         return trust
 
     @property
