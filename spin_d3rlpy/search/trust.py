@@ -335,8 +335,8 @@ class Trust:
     def are_large_in_model(self) -> tuple[bool, ...]:
         """By search, whether less is confirmed, of a gain that the model of states finds large.
 
-        Critics confirm a gain that is surely above 0, and what it returns more than imitation in
-        the model is surely half of the spread of returns or more.
+        Critics confirm a gain by the first discount that is surely above 0, and what it returns
+        more than imitation in the model is surely half of the spread of returns or more.
         """
         least = LEAST_MODELED_GAIN * self.spread
         figures = zip(
@@ -353,13 +353,23 @@ class Trust:
 
     @property
     def _may_be_modeled(self) -> tuple[bool, ...]:
-        """By search, whether critics confirm any gain and the model has not found that it fails."""
+        """By search, whether critics confirm any gain and the model has not found that it fails.
+
+        Of searches by the first discount alone: critics' values by shorter ones leave out what
+        comes later, and the model would be the only one to know it.
+        """
         least = LEAST_GAIN * self.spread
-        figures = zip(self.confirmed, self.standard_errors, self.has_failed, strict=True)
-        is_asked = self.has_model and self.spread > 0.0
+        figures = zip(
+            self.searches, self.confirmed, self.standard_errors, self.has_failed, strict=True
+        )
+        is_asked, gamma = self.has_model and self.spread > 0.0, self.searches[0].gamma
         return tuple(
-            is_asked and gain >= least and gain - 2.0 * error > 0.0 and not failed
-            for gain, error, failed in figures
+            is_asked
+            and way.gamma == gamma
+            and gain >= least
+            and gain - 2.0 * error > 0.0
+            and not failed
+            for way, gain, error, failed in figures
         )
 
     @property
