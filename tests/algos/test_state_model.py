@@ -273,23 +273,39 @@ def algorithm(**fields: Any) -> SPINIDQL:
     return SPINIDQL(recipe="tuned", short_gammas=[0.0], **fields)
 
 
+def worn_out(n_updates: int, **fields: Any) -> Any:
+    """Returns an algorithm that was trained on machines, with a model of states or without."""
+    algo = algorithm(
+        state_model_updates=n_updates, overfitting_dropout=0.0, batch_size=128, **fields
+    )
+    algo.config.policy.pretraining.max_updates = 150
+    algo.fit(machines(200), n_steps=400, n_steps_per_epoch=400, **QUIET)
+    assert algo.trust.has_model == (n_updates > 0)
+    return algo
+
+
 @pytest.mark.slow
 def test_a_search_that_wears_machines_out_does_not_act() -> None:
-    buffer = machines(200)
-    acting = {}
-    for n in (0, 400):
-        algo = algorithm(state_model_updates=n, overfitting_dropout=0.0, batch_size=128)
-        algo.config.policy.pretraining.max_updates = 150
-        algo.fit(buffer, n_steps=400, n_steps_per_epoch=400, **QUIET)
-        assert algo.trust is not None
-        acting[n] = algo.trust
-    assert not acting[0].has_model
-    # Critics do not see it. Without a model it is refused because it is bold.
-    as_if_mild = dataclasses.replace(acting[0], changes=(0.0,) * len(acting[0].searches))
-    assert (as_if_mild.acts_by, acting[0].acts_by) == ("search", "imitation")
-    assert acting[400].has_model
-    assert any(acting[400].has_failed)
-    assert acting[400].acts_by != "search" or acting[400].best != as_if_mild.best
+    alone, modeled = (worn_out(n, return_bins=0).trust for n in (0, 400))
+    # Critics of means do not see it. Without a model it is refused because it is bold.
+    as_if_mild = dataclasses.replace(alone, changes=(0.0,) * len(alone.searches))
+    assert (as_if_mild.acts_by, alone.acts_by) == ("search", "imitation")
+    assert any(modeled.has_failed)
+    assert modeled.acts_by != "search" or modeled.best != as_if_mild.best
+
+
+@pytest.mark.slow
+def test_critics_of_distributions_do_not_wear_machines_out() -> None:
+    algo, returned = worn_out(400), dict[str, float]()
+    for search in ("auto", "never"):
+        algo.config.search, rng = search, np.random.default_rng(1)
+        wear, total = rng.uniform(0.0, 3.0, (100, N)), np.zeros(100)
+        for _ in range(40):
+            rewards, wear = run_machines(wear, algo.predict(wear.astype(np.float32)), rng)
+            total += rewards
+        returned[search] = float(total.mean())
+    assert algo.trust.acts_by == "search"
+    assert returned["auto"] > 0.95 * returned["never"], returned
 
 
 @pytest.mark.parametrize("stage", ["state_model", "training"])
