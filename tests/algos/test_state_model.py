@@ -280,7 +280,9 @@ def worn_out(n_updates: int, **fields: Any) -> Any:
     )
     algo.config.policy.pretraining.max_updates = 150
     algo.fit(machines(200), n_steps=400, n_steps_per_epoch=400, **QUIET)
-    assert algo.trust.has_model == (n_updates > 0)
+    trust = algo.trust
+    assert trust is not None
+    assert trust.has_model == (n_updates > 0)
     return algo
 
 
