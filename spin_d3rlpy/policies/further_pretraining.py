@@ -37,7 +37,7 @@ class FurtherPretraining:
         """Makes a step; returns `asm_loss` and `asm_accuracy`, as pre-training does.
 
         Args:
-            progress: completed share of the run, in [0, 1).
+            progress: completed share of the run, in [0, 1].
         """
         if self._begun is None:
             self._begun = _Begun(self._policy.asm, self._create_context(), progress)
@@ -79,7 +79,8 @@ class _Begun:
 
     def update(self, progress: float) -> Metrics:
         training, left = self.training, 1.0 - self._began
-        progress = (progress - self._began) / left
+        # A short run can have none of its time left when critics are given up.
+        progress = (progress - self._began) / left if left > 0.0 else 1.0
         factor = self._schedule.factor(progress)
         for group in training.optimizer.param_groups:
             group["lr"] = left * factor * self._rate

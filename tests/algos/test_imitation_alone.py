@@ -20,8 +20,10 @@ from spin_d3rlpy.algos.idql.impl import IDQLImpl
 from spin_d3rlpy.asm import ActionStructureModel, PretrainingConfig
 from spin_d3rlpy.asm.pretraining import Pretraining
 from spin_d3rlpy.data import DeviceReplayBuffer
+from spin_d3rlpy.policies.further_pretraining import FurtherPretraining
 from spin_d3rlpy.search.trust import Search, Trust
 from spin_d3rlpy.training.budget import Budget
+from spin_d3rlpy.training.loop import Run
 from tests.algos.problems import TINY
 
 NVEC = [3, 2, 2]
@@ -235,3 +237,15 @@ def test_a_killed_run_resumes_bit_for_bit(tmp_path: Path) -> None:
     finished = fitted(**kept, resume=True)
     assert has_one_model(finished)
     assert torch.equal(networks(finished)[0], networks(whole)[0])
+
+
+def test_a_run_that_has_none_of_its_time_left_makes_a_last_step() -> None:
+    algo = SPINIDQL(
+        policy=SPINJoint(transformer=TINY, pretraining=PretrainingConfig(max_updates=3))
+    )
+    data = log(100)
+    algo.fit(data, n_steps=2, n_steps_per_epoch=2, **QUIET)
+    policy: Any = algo.policy
+    further = FurtherPretraining(policy, lambda: algo.stage_context(data, Run(show_progress=False)))
+    loss = further.update(1.0)["asm_loss"]
+    assert torch.isfinite(loss)
