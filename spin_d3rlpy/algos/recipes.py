@@ -11,6 +11,7 @@ from d3rlpy.serializable_config import DynamicConfig
 
 from spin_d3rlpy.asm import PretrainingConfig, TransformerConfig
 from spin_d3rlpy.asm.distillation import DistillationConfig
+from spin_d3rlpy.critics.return_bins import RETURN_BINS
 from spin_d3rlpy.data.buffer.weights import TrajectoryWeights
 from spin_d3rlpy.data.scalers import ClippedStandardObservationScaler
 from spin_d3rlpy.policies import AutoregressiveConfig, PolicyFactory
@@ -53,7 +54,7 @@ def _search_changes(policy: str) -> dict[str, Any]:
         "joint_critic": True,
         "search_sweeps": 1 if knows_conditionals else 0,
         "held_out_share": 0.1,
-        "return_bins": 21,
+        "return_bins": RETURN_BINS,
         "overfitting_dropout": 0.5,
         "state_model_updates": 1500,
         "afterstates": "auto",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+RETURN_BINS = 21  # 51 tell CoNE's pits less surely from few data
 RANGE_MARGIN = 0.1  # on each side, as a share of the range of returns
 TARGET_WIDTH = 0.75  # standard deviation of targets, in bins (Farebrother et al., 2024)
 # Standard deviations that are taken off. Critics that are not sure whether an action is fatal give

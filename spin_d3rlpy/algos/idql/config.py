@@ -10,10 +10,9 @@ from d3rlpy.models.encoders import EncoderFactory, make_encoder_field
 
 from spin_d3rlpy.algos.actor_critic import ActorCriticConfig
 from spin_d3rlpy.algos.config import TPolicy
+from spin_d3rlpy.critics.return_bins import RETURN_BINS
 from spin_d3rlpy.errors import require_fields
 from spin_d3rlpy.search.trust import Search, SearchMode
-
-RETURN_BINS = 21  # of critics of afterstates; 51 tell CoNE's pits less surely from few data
 
 
 @dataclasses.dataclass()
