@@ -415,9 +415,8 @@ class MultiDiscreteFQE(MultiDiscreteAlgo[FQEImpl, MultiDiscreteFQEConfig]):
         gamma = self._config.gamma
         if gamma >= 1.0:  # values have no fixed horizon to settle within
             return 0.0
-        n = min(buffer.transition_count, ROWS_OF_ERRORS)
-        index = torch.linspace(0, buffer.transition_count - 1, n, device=buffer.device).long()
-        errors = self._evaluation.temporal_difference_errors(self.scale(buffer.transitions(index)))
+        batch = buffer.transitions(buffer.spread_index(ROWS_OF_ERRORS))
+        errors = self._evaluation.temporal_difference_errors(self.scale(batch))
         return float(errors.mean()) / (1.0 - gamma)
 
     def _rewards(self, buffer: DeviceReplayBuffer) -> torch.Tensor:

@@ -109,6 +109,21 @@ def test_draws_are_uniform(buffer: DeviceReplayBuffer) -> None:
     assert counts == pytest.approx(2000, rel=0.12)
 
 
+@pytest.mark.parametrize("n", [1, 2, 7, 100, 20_000_004])
+def test_spread_transitions_are_all_there(
+    buffer: DeviceReplayBuffer, monkeypatch: pytest.MonkeyPatch, n: int
+) -> None:
+    monkeypatch.setattr(DeviceReplayBuffer, "transition_count", property(lambda _: n))
+    index = buffer.spread_index(8)
+    assert len(index) == min(n, 8)
+    assert index[0] == 0
+    assert index[-1] == n - 1  # the last one; float32 would name one that is not there
+    if n > 1:
+        steps = index.diff()
+        assert steps.min() >= 1
+        assert steps.max() - steps.min() <= 1
+
+
 def test_batches_have_the_shapes_and_types_that_algorithms_expect(
     buffer: DeviceReplayBuffer,
 ) -> None:

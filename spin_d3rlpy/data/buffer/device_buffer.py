@@ -545,6 +545,16 @@ class DeviceReplayBuffer(ReplayBufferBase):
         """Draws transition indices `(B,)` with replacement, by trajectory weights if `weighted`."""
         return self._sampler.draw(batch_size, weighted)
 
+    def spread_index(self, most: int) -> torch.Tensor:
+        """Returns numbers of transitions that are spread evenly, `(B,)`, from first to last.
+
+        Args:
+            most: of all transitions at most so many.
+        """
+        last, n = self.transition_count - 1, min(most, self.transition_count)
+        # In integers: float32 does not hold the numbers of more than 16 million transitions.
+        return torch.arange(n, device=self.device) * last // max(n - 1, 1)
+
     @property
     def transition_count(self) -> int:
         return len(self.rewards)
