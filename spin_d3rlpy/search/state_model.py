@@ -141,8 +141,7 @@ class StateModel(nn.Module):
             buffer: with transitions, of which some are looked at.
             transform: from observations to the networks' input.
         """
-        n = buffer.transition_count
-        index = torch.linspace(0, n - 1, min(n, FITTED_ROWS), device=buffer.device).long()
+        index = buffer.spread_index(FITTED_ROWS)
         rows = buffer.observation_index[index]
         x = transform(buffer.observations_at(rows))
         change = transform(buffer.observations_at(rows + 1)) - x
@@ -387,9 +386,7 @@ def _checked_transitions(
     held_out: DeviceReplayBuffer, scale: Callable[[torch.Tensor], torch.Tensor]
 ) -> Transitions:
     """Returns transitions by which it is told what a model has learned."""
-    n = held_out.transition_count
-    index = torch.linspace(0, n - 1, min(n, CHECKED_ROWS), device=held_out.device).long()
-    return _transitions(held_out, index, scale)
+    return _transitions(held_out, held_out.spread_index(CHECKED_ROWS), scale)
 
 
 def _step(loss: torch.Tensor, optimizer: torch.optim.Optimizer) -> None:

@@ -145,6 +145,10 @@ def test_a_model_that_does_not_tell_held_out_rewards_is_not_believed() -> None:
     assert algo.trust.has_model
     unseen = algo._held_out
     assert unseen is not None
+    assert algo.impl is not None
+    assert algo.impl.state_model is not None
+    told = share_of_rewards(algo.impl.state_model, unseen, algo._transform)
+    assert algo.trust.untold == pytest.approx(1.0 - told)
     algo._held_out = unseen.with_rewards(torch.randn(unseen.transition_count))
     algo.test_critics()
     assert (algo.trust.has_model, algo.trust.is_sequential) == (False, True)
@@ -198,6 +202,16 @@ def test_a_search_that_gains_nothing_in_the_model_does_not_act() -> None:
     assert large.acts_by == "search"
     assert with_next(large, -1.0, -1.1).best == SECOND
     assert tried(math.nan).has_failed == (True, False)
+
+
+def test_what_the_model_does_not_tell_of_rewards_it_can_be_wrong_by() -> None:
+    half_told = dataclasses.replace(tried(), spread=4.0, untold=0.49)
+    assert with_next(half_told, 1.95, 2.05).best == FIRST
+    less_told = dataclasses.replace(tried(), spread=4.0, untold=0.51)
+    assert with_next(less_told, 1.95, 2.05).has_failed == (True, False)
+    none = with_next(with_next(less_told, 1.95, 2.05), 0.45, 0.55)
+    assert none.acts_by == "imitation"
+    assert "+2 +- 0.04 more than imitation (expected 2, as this model tells 49% of" in str(none)
 
 
 def test_a_gain_that_is_large_in_the_model_acts_though_critics_confirm_a_part() -> None:
@@ -261,7 +275,7 @@ def test_what_the_model_told_is_kept_with_the_policy() -> None:
     assert trust.modeled_errors[1] == NOT_TRIED
     figures = (1.0, 0.9), (1.0, 0.9), (0.01, 0.01)
     switch.trust = other = Trust(
-        (FIRST, SECOND), *figures, 100, changes=(1.0, 2.0), is_sequential=True
+        (FIRST, SECOND), *figures, 100, changes=(1.0, 2.0), is_sequential=True, untold=0.25
     )
     assert switch.trust == other
     assert switch.trust is not None
@@ -471,7 +485,7 @@ def test_more_states_are_looked_at_where_it_is_not_sure_that_a_gain_is_one() -> 
     for gains, looked_at, acts_by in (
         ([[1.0, 1.1]], 2, "search"),
         ([[-1.0, -1.1]], 2, "imitation"),
-        ([[-1.0, 3.0], [4.0, 4.0]], 4, "search"),
+        ([[1.0, 3.0], [3.0, 3.0]], 4, "search"),  # at first by 2.8 standard errors
         ([[-1.0, 3.0], [-2.0, -4.0]], 4, "imitation"),
         ([[-1.0, 3.0]] * PARTS, 2 * PARTS, "imitation"),
     ):

@@ -236,27 +236,27 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
             is_sequential = held_out.transition_count > held_out.size()  # episodes
             choices = math.exp(sum(map(math.log, self._nvec)) / len(self._nvec))
             trust = dataclasses.replace(trust, is_sequential=is_sequential, choices=choices)
-            if (model := self._believed_model(held_out)) is not None:
+            model, told = impl.state_model, self._told_by_model(held_out)
+            if model is not None and told >= LEAST_TOLD_REWARD:
+                trust = dataclasses.replace(trust, untold=1.0 - told)
                 starts, n_steps = model.starts(held_out, index, n_moves)
                 trust = impl.compare_in_model(trust, self._held_out_states(starts)[0], n_steps)
         impl.trust_critics(trust)
         LOG.info("Critics on held-out episodes", trust=str(trust))
 
-    def _believed_model(self, held_out: DeviceReplayBuffer) -> StateModel | None:
-        """Returns the model of states, if there is one that tells held-out rewards.
+    def _told_by_model(self, held_out: DeviceReplayBuffer) -> float:
+        """Returns the share of held-out rewards that the model of states tells; 0 without one.
 
         Where critics value afterstates it is they who tell the rewards, and data decided on that.
         """
         model = self.require_built().state_model
         if model is None or not model.is_learned:
-            return None
+            return 0.0
         if self._config.values_afterstates:
-            return model
+            return 1.0
         told = share_of_rewards(model, held_out, self._transform)
-        if told >= LEAST_TOLD_REWARD:
-            return model
-        LOG.info("The model of states is not believed", share_of_held_out_rewards=round(told, 3))
-        return None
+        LOG.info("The model of states", share_of_held_out_rewards=round(told, 3))
+        return told
 
     @contextmanager
     def _same_random_numbers(self) -> Iterator[None]:
@@ -304,8 +304,7 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
         """Returns what measures the errors of values in held-out states."""
         held_out, impl = self._held_out, self.require_built()
         assert held_out is not None
-        n = min(held_out.transition_count, CHECKED_ROWS)
-        rows = torch.linspace(0, held_out.transition_count - 1, n, device=held_out.device).long()
+        rows = held_out.spread_index(CHECKED_ROWS)
         shortest, rewards = [min(self._config.gammas)], self._rewards_to_learn(held_out)
         returns = torch.cat([held_out.completed_returns(one, shortest) for one in rewards])
         x, _ = self._held_out_states(rows)
@@ -388,7 +387,7 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
         if trust.is_out_of_reach:
             alone.has_begun = True
             LOG.info("The rest of the time goes to imitation", reason=str(trust))
-        has_model = self._believed_model(held_out) is not None
+        has_model = self._told_by_model(held_out) >= LEAST_TOLD_REWARD
         return n_states / trust.states + (MODEL_TEST if has_model else 0.0)
 
     def frozen_state(self) -> object:

@@ -31,6 +31,7 @@ from spin_d3rlpy.search.moves import Conditions, improve
 from spin_d3rlpy.search.starts import best_different, count_starts
 from spin_d3rlpy.search.state_model import PARTS, StateModel
 from spin_d3rlpy.search.trust import (
+    SURE_IN_MODEL,
     Search,
     Trust,
     TrustSwitch,
@@ -461,7 +462,7 @@ class IDQLImpl(ActorCriticImpl):
             for part in range(len(starts)):
                 found = torch.cat([found, returns(act, part) - of_imitation(part)])
                 mean, error = mean_and_error(found.double())
-                if mean <= 0.0 or mean > 2.0 * error:
+                if mean <= 0.0 or mean > SURE_IN_MODEL * error:
                     break
             return found
 
