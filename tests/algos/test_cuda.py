@@ -16,7 +16,14 @@ from d3rlpy.optimizers import AdamFactory, RMSpropFactory, SGDFactory
 from d3rlpy.optimizers.lr_schedulers import CosineAnnealingLRFactory
 from d3rlpy.preprocessing import StandardObservationScaler
 
-from spin_d3rlpy import SPINIDQL, SPINIQL, AutoregressiveBCQ, DecQN, FactoredIQL
+from spin_d3rlpy import (
+    SPINIDQL,
+    SPINIQL,
+    AutoregressiveBCQ,
+    DecQN,
+    FactoredIDQL,
+    FactoredIQL,
+)
 from spin_d3rlpy.asm import MLPConfig
 from spin_d3rlpy.training import graphs
 from tests.algos.pictures import SMALL, pictures
@@ -290,6 +297,23 @@ def test_images_and_histories_are_recorded_and_act_the_same_on_a_cpu(
     algos[0].save(str(tmp_path / "algo.d3"))
     loaded: Any = d3rlpy.load_learnable(str(tmp_path / "algo.d3"), device="cpu:0")
     assert (loaded.predict(rows) == algos[0].predict(rows)).mean() > 0.9
+
+
+@pytest.mark.parametrize("algo_class", [SPINIDQL, FactoredIDQL])
+def test_distributions_of_returns_are_recorded_and_act_the_same_on_a_cpu(
+    algo_class: Any, tmp_path: Path, recordings: list[object]
+) -> None:
+    fields = {"joint_critic": True, "expectile": 0.5, "return_bins": 21}
+    algos = []
+    for compile_graph in (True, False):
+        algos.append(make(algo_class, compile_graph, **fields))
+        fit(algos[-1])
+    assert algos[0].config.n_bins == 21
+    assert len(recordings) == (2 if algo_class is SPINIDQL else 1)
+    assert_close(*algos)
+    algos[0].save(str(tmp_path / "algo.d3"))
+    loaded: Any = d3rlpy.load_learnable(str(tmp_path / "algo.d3"), device="cpu:0")
+    assert (loaded.predict(OBSERVATIONS) == algos[0].predict(OBSERVATIONS)).mean() > 0.9
 
 
 @pytest.mark.parametrize("compile_graph", [False, True])
