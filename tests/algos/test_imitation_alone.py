@@ -121,6 +121,7 @@ def test_a_search_is_out_of_reach_if_others_confirm_less_than_60_percent_of_ever
     assert not trust(0.4, 0.9).is_out_of_reach
     small = dataclasses.replace(trust(0.4, 0.6), spread=100.0)  # of which that gain is 0.6 %
     assert small.is_out_of_reach
+    assert not dataclasses.replace(small, standard_errors=(0.01, 0.25)).is_out_of_reach
     half = dataclasses.replace(trust(0.4, 0.5), spread=1.0)
     assert not half.is_out_of_reach
     assert dataclasses.replace(half, likeliest_gain=0.1).is_out_of_reach  # half above imitation's
