@@ -17,6 +17,7 @@ from d3rlpy.logging import NoopAdapterFactory
 from d3rlpy.models.encoders import VectorEncoderFactory
 
 from spin_d3rlpy import SPINIDQL, FactoredIDQL
+from spin_d3rlpy.algos.idql.config import IDQLConfig
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.buffer.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.data.buffer.masks import pack
@@ -476,6 +477,25 @@ def test_the_bolder_of_two_searches_is_tried_only_where_the_milder_gains_nothing
         assert impl.compare_in_model(trust, *starts).acts_by == "imitation"
     unsure = dataclasses.replace(trust, confirmed=(1.0, 0.5, 0.8))
     assert unsure.milder_than(0) is None  # critics do not confirm it
+
+
+def test_where_critics_value_afterstates_the_bolder_search_acts_if_it_returns_more() -> None:
+    algo = barely_trained()
+    impl, gamma = algo.impl, algo.config.gamma
+    bold, mild, other = Search(gamma, 0.02), Search(gamma, 0.1), Search(0.0, 0.1)
+    gains = (1.0, 0.9, 0.8)
+    trust = Trust((bold, mild, other), gains, gains, (0.01,) * 3, 100, spread=1.0)
+    starts = torch.zeros(2, N), torch.full((2,), 32)
+    of_mild, nothing = torch.tensor([8.0, 9.0]), torch.zeros(2)  # as imitation, samples and `other`
+    # By a standard error of the difference, state by state.
+    for of_bold, best in (([8.5, 11.0], bold), ([7.6, 10.6], mild), ([8.0, 9.0], mild)):
+        returned = [nothing, nothing, torch.tensor(of_bold), of_mild, nothing]
+        with (
+            mock.patch.object(impl.state_model, "returns", side_effect=returned),
+            mock.patch.object(IDQLConfig, "values_afterstates", property(lambda _: True)),
+        ):
+            compared = impl.compare_in_model(trust, *starts)
+        assert (compared.best, compared.acts_by) == (best, "search"), of_bold
 
 
 def test_more_states_are_looked_at_where_it_is_not_sure_that_a_gain_is_one() -> None:
