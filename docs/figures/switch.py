@@ -11,12 +11,12 @@ FOLDER = Path(__file__).parent
 RESULTS = FOLDER.parents[1] / "examples" / "results" / "switch"
 
 
-def shares(file: Path) -> dict[str, dict[str, float]]:
-    """Returns by task and policy the returns of seed 0: 0 is the log's, 1 the best policy's."""
+def shares(file: Path, seed: int = 0) -> dict[str, dict[str, float]]:
+    """Returns by task and policy the returns of a seed: 0 is the log's, 1 the best policy's."""
     returns: dict[str, dict[str, float]] = defaultdict(dict)
     with file.open() as table:
         for row in csv.DictReader(table):
-            if row["seed"] == "0" and row["policy"] != "rule":
+            if row["seed"] == str(seed) and row["policy"] != "rule":
                 returns[row["task"]][row["policy"]] = float(row["mean"])
     found = {}
     for task, by_policy in returns.items():
@@ -31,27 +31,29 @@ def draw(
 ) -> None:
     """Draws what was chosen of a training's policies, and what could have been."""
     searches = [share for policy, share in policies.items() if policy.startswith("search")]
-    axes.plot(searches, [height] * len(searches), "|", color="gray", ms=9)
+    axes.plot(searches, [height] * len(searches), "|", color="gray", ms=7)
     axes.plot(policies["imitation"], height, "x", color="gray", ms=6)
     axes.plot(policies["samples"], height, "+", color="gray", ms=7)
-    axes.plot(policies["default"], height, "o", color=color, mfc=fill or color, ms=9)
+    axes.plot(policies["default"], height, "o", color=color, mfc=fill or color, ms=8)
 
 
 # Six tasks without a model of states, four and six with its first forms, and six. The last six
-# were written after all settings of today.
+# were written after all settings of their day.
 before: dict[str, dict[str, float]] = {}
 for name in ("before", "fresh", "later", "unseen"):
     before |= shares(RESULTS / f"{name}.csv")
-after = shares(RESULTS / "today.csv")
+after, again = shares(RESULTS / "today.csv"), shares(RESULTS / "today.csv", 1)
 tasks = [*before, *(task for task in after if task not in before)]
-figure = Figure(figsize=(8.5, 12.5), layout="constrained")
+figure = Figure(figsize=(8.5, 15.0), layout="constrained")
 axes = figure.subplots()
 for row, task in enumerate(tasks):
     if task in before:
-        draw(axes, before[task], row - 0.17, "C3", fill="none")
-    draw(axes, after[task], row + 0.17, "C0")
+        draw(axes, before[task], row - 0.25, "C3", fill="none")
+    draw(axes, after[task], row, "C0")
+    draw(axes, again[task], row + 0.25, "C9")
 axes.plot([], [], "o", mfc="none", color="C3", label="chosen before")
 axes.plot([], [], "o", color="C0", label="chosen now")
+axes.plot([], [], "o", color="C9", label="the same, another\nlog and training")
 axes.plot([], [], "|", color="gray", ms=9, label="searches")
 axes.plot([], [], "x", color="gray", label="the most likely action")
 axes.plot([], [], "+", color="gray", label="samples")
