@@ -457,12 +457,15 @@ def barely_trained() -> Any:
     return algo
 
 
+def two_by_one_discount() -> Trust:
+    """A bold search and a mild one by a discount, and another one; critics confirm all."""
+    searches, gains = (Search(0.99, 0.02), Search(0.99, 0.1), Search(0.0, 0.1)), (1.0, 0.9, 0.8)
+    return Trust(searches, gains, gains, (0.01,) * 3, 100, spread=1.0)
+
+
 def test_the_bolder_of_two_searches_is_tried_only_where_the_milder_gains_nothing() -> None:
-    algo = barely_trained()
-    impl, gamma = algo.impl, algo.config.gamma
-    bold, mild, other = Search(gamma, 0.02), Search(gamma, 0.1), Search(0.0, 0.1)
-    gains = (1.0, 0.9, 0.8)
-    trust = Trust((bold, mild, other), gains, gains, (0.01,) * 3, 100, spread=1.0)
+    impl, trust = barely_trained().impl, two_by_one_discount()
+    bold, mild, _ = trust.searches
     assert (trust.milder_than(0), trust.milder_than(1), trust.milder_than(2)) == (1, None, None)
     starts = torch.zeros(2, N), torch.full((2,), 32)
     nothing, little, much = torch.zeros(2), torch.tensor([2.0, 3.0]), torch.tensor([7.0, 8.0])
@@ -480,11 +483,8 @@ def test_the_bolder_of_two_searches_is_tried_only_where_the_milder_gains_nothing
 
 
 def test_where_critics_value_afterstates_the_bolder_search_acts_if_it_returns_more() -> None:
-    algo = barely_trained()
-    impl, gamma = algo.impl, algo.config.gamma
-    bold, mild, other = Search(gamma, 0.02), Search(gamma, 0.1), Search(0.0, 0.1)
-    gains = (1.0, 0.9, 0.8)
-    trust = Trust((bold, mild, other), gains, gains, (0.01,) * 3, 100, spread=1.0)
+    impl, trust = barely_trained().impl, two_by_one_discount()
+    bold, mild, _ = trust.searches
     starts = torch.zeros(2, N), torch.full((2,), 32)
     of_mild, nothing = torch.tensor([8.0, 9.0]), torch.zeros(2)  # as imitation, samples and `other`
     # By a standard error of the difference, state by state.

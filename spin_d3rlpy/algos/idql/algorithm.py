@@ -233,9 +233,10 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
             trust = impl.measure_trust(*self._held_out_states(looked_at[:FIRST_STATES]))
             if n_states > FIRST_STATES and not trust.is_clear:
                 trust = impl.measure_trust(*self._held_out_states(looked_at))
-            is_sequential = held_out.transition_count > held_out.size()  # episodes
             choices = math.exp(sum(map(math.log, self._nvec)) / len(self._nvec))
-            trust = dataclasses.replace(trust, is_sequential=is_sequential, choices=choices)
+            trust = dataclasses.replace(
+                trust, is_sequential=held_out.is_sequential, choices=choices
+            )
             model, told = impl.state_model, self._told_by_model(held_out)
             if model is not None and told >= LEAST_TOLD_REWARD:
                 trust = dataclasses.replace(trust, untold=1.0 - told)
@@ -444,8 +445,7 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
         config, run, policy = self._config, self._run, self.policy
         if run is None or run.budget.seconds is None or self._held_out is None:
             return None
-        is_single = buffer.transition_count == buffer.size()  # episodes
-        if config.search != "auto" or config.n_rewards > 1 or is_single:
+        if config.search != "auto" or config.n_rewards > 1 or not buffer.is_sequential:
             return None
         if not isinstance(policy, JointPolicy):
             return ImitationAlone(None, is_possible=True)

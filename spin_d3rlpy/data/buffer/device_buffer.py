@@ -562,6 +562,11 @@ class DeviceReplayBuffer(ReplayBufferBase):
     def size(self) -> int:
         return self.stored.n_episodes
 
+    @property
+    def is_sequential(self) -> bool:
+        """Whether decisions follow each other, so that episodes are not single ones."""
+        return self.transition_count > self.size()
+
     # The parts of d3rlpy's interface that training does not use.
 
     @property
