@@ -124,12 +124,18 @@ class ActionCritic(nn.ModuleList):
         """Returns values by all discounts of actions `(B, N)`, in units of `scale`, `(E, G, B)`."""
         return self.means(self.predictions(slot_layout, observations, actions))
 
-    def loss(self, predictions: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def loss(
+        self,
+        predictions: torch.Tensor,
+        targets: torch.Tensor,
+        are_fatal: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """Returns the loss of values by all discounts, added over these and the ensemble.
 
         Args:
             predictions: of actions `(B, N)`.
             targets: in units of `scale`, `(G, B)`.
+            are_fatal: which of them are fatal ends, bool `(B,)`, for critics that tell these apart.
         """
         return squared_error(predictions.flatten(0, 1), targets.repeat(len(predictions), 1))
 

@@ -29,7 +29,8 @@ from spin_d3rlpy.asm.entities import (
     linear_of,
 )
 from spin_d3rlpy.critics.base import ActionCritic, Gammas, ReturnScale
-from spin_d3rlpy.critics.return_bins import ReturnBins, careful_mean
+from spin_d3rlpy.critics.fatal_ends import are_fatal, bound_of_fatal_ends
+from spin_d3rlpy.critics.return_bins import ReturnBins, careful_mean, mean_with_fatal_ends
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.fast import Dropout
 from spin_d3rlpy.fast.precision import in_float32
@@ -42,9 +43,10 @@ class Output(NamedTuple):
     """The last layer of the values by one discount, in units of returns.
 
     Attributes:
-        weight: of one value `(1, H)`, or of the logits of M bins of returns `(M, H)`.
+        weight: of one value `(1, H)`, or of the logits of M bins of returns `(M, H)`, before which
+            there can be one of fatal ends.
         bias: `(1,)` or `(M,)`.
-        bins: returns in the middle of each bin, `(M,)`; None where the layer gives a value.
+        bins: returns of each bin, `(M,)`; None where the layer gives a value.
     """
 
     weight: torch.Tensor
@@ -111,14 +113,23 @@ class ActionEncoder(nn.Module):
     # which of two slots makes which of two choices.
     choices_touch = True
     gains_by_exchanges = True
+    tells_fatal_ends = False  # whether there are `fatal_log_odds`
 
     @abstractmethod
     def open(self, observations: torch.Tensor) -> ActionSums:
         """Returns the sums of actions in observations `(B, obs)`."""
 
-    def encoded(self, sums: torch.Tensor) -> torch.Tensor:
-        """Returns what networks on the sums `(..., W)` see of them."""
+    def seen(self, sums: torch.Tensor) -> torch.Tensor:
+        """Returns what all critics see of the sums `(..., W)`."""
         return sums
+
+    def encoded(self, seen: torch.Tensor) -> torch.Tensor:
+        """Returns what a network gets of that."""
+        return seen
+
+    def fatal_log_odds(self, seen: torch.Tensor) -> torch.Tensor:
+        """Returns the log-odds `(R,)` that actions end an episode fatally, by what is seen."""
+        raise NotImplementedError
 
 
 class ChoicesOfSlots(ActionEncoder):
@@ -453,9 +464,14 @@ class JointQFunction(nn.Module):
         self.encoder = encoder_factory.create((width,))
         n_outputs, has_several = n_discounts * n_rewards, n_rewards > 1
         head_width = compute_output_size([(width,)], self.encoder)
-        self.head = nn.Linear(head_width, n_outputs * max(1, n_bins))
         self.scale = ReturnScale(n_outputs)
-        self.bins = ReturnBins(n_outputs, n_bins) if n_bins else None
+        has_fatal = n_bins > 0 and actions.tells_fatal_ends
+        self.bins = ReturnBins(n_outputs, n_bins, has_fatal) if n_bins else None
+        n_logits = 1 if self.bins is None else self.bins.n_logits
+        self.head = nn.Linear(head_width, n_outputs * n_logits)
+        if has_fatal:  # the log-odds are told, and learning goes on from there
+            nn.init.zeros_(self.head.weight[::n_logits])
+            nn.init.zeros_(self.head.bias[::n_logits])
         self.register_buffer("acts_by", torch.zeros(1, dtype=torch.int64))
         self.register_buffer("reward_weights", torch.ones(n_rewards) if has_several else None)
         covariance = torch.eye(n_rewards) if has_several else None
@@ -479,9 +495,16 @@ class JointQFunction(nn.Module):
                 by.
         """
         weight, bias, bins = self.output() if output is None else output
-        hidden = self._hidden(sums)
+        seen = self.actions.seen(sums)
+        hidden = self._hidden(seen)
         outputs = in_float32(lambda x: linear(x, weight, bias), hidden)
-        values = outputs[:, 0] if bins is None else careful_mean(outputs, bins)
+        if bins is None:
+            values = outputs[:, 0]
+        elif self.actions.tells_fatal_ends:
+            log_odds = self.actions.fatal_log_odds(seen)
+            values = mean_with_fatal_ends(self._with_log_odds(outputs, log_odds), log_odds, bins)
+        else:
+            values = careful_mean(outputs, bins)
         of_actions: torch.Tensor = values.unflatten(0, sums.shape[:-1])
         return of_actions
 
@@ -493,7 +516,7 @@ class JointQFunction(nn.Module):
         """
         by, weights = self.acts_by if by is None else by, self.reward_weights
         if self.bins is not None:
-            of_bins = (-1, self.bins.n_bins)
+            of_bins = (-1, self.bins.n_logits)
             weight = self.head.weight.unflatten(0, of_bins).index_select(0, by)[0]
             bias = self.head.bias.unflatten(0, of_bins).index_select(0, by)[0]
             middles = self.scale.restore(self.bins.middles).index_select(0, by)[0]
@@ -513,16 +536,29 @@ class JointQFunction(nn.Module):
         """Returns all outputs, as `ReturnScale` standardizes them, `(G * R, B)`."""
         if self.bins is not None:
             return self.bins.means(self.logits(sums))
-        values: torch.Tensor = in_float32(self.head, self._hidden(sums)).T
+        values: torch.Tensor = in_float32(self.head, self._hidden(self.actions.seen(sums))).T
         return values
 
     def logits(self, sums: torch.Tensor) -> torch.Tensor:
-        """Returns the logits of distributions of returns, `(B, G * R * M)`."""
-        logits: torch.Tensor = in_float32(self.head, self._hidden(sums))
-        return logits
+        """Returns the logits of distributions of returns, `(B, G * R * n_logits)`."""
+        seen = self.actions.seen(sums)
+        logits: torch.Tensor = in_float32(self.head, self._hidden(seen))
+        if not self.actions.tells_fatal_ends:
+            return logits
+        return self._with_log_odds(logits, self.actions.fatal_log_odds(seen))
 
-    def _hidden(self, sums: torch.Tensor) -> torch.Tensor:
-        first = self.dropout(relu(self.norm(self.actions.encoded(sums))).flatten(0, -2))
+    def _with_log_odds(self, logits: torch.Tensor, log_odds: torch.Tensor) -> torch.Tensor:
+        """Adds log-odds `(R,)` of fatal ends to their logits, of `(R, n * n_logits)`."""
+        assert self.bins is not None
+        of_outputs = logits.unflatten(1, (-1, self.bins.n_logits))
+        is_fatal = torch.arange(self.bins.n_logits, device=logits.device) == 0
+        # Logits of 0 make a fatal end as likely as each of M bins.
+        added = (log_odds + math.log(self.bins.n_bins))[:, None, None] * is_fatal
+        with_odds: torch.Tensor = (of_outputs + added).flatten(1)
+        return with_odds
+
+    def _hidden(self, seen: torch.Tensor) -> torch.Tensor:
+        first = self.dropout(relu(self.norm(self.actions.encoded(seen))).flatten(0, -2))
         hidden: torch.Tensor = self.dropout(self.encoder(first))
         return hidden
 
@@ -584,10 +620,13 @@ class JointCritic(ActionCritic):
     def fit_scale(self, buffer: DeviceReplayBuffer, rewards: torch.Tensor, gammas: Gammas) -> None:
         by_reward = [buffer.completed_returns(reward, gammas) for reward in rewards]
         returns = torch.stack(by_reward, dim=1)  # (G, R, n)
+        bound = bound_of_fatal_ends(rewards[0], buffer.terminals)
+        fatal = are_fatal(rewards[0], buffer.terminals, bound)
         for q in self.members:
             q.scale.fit(returns.flatten(0, 1))
             if q.bins is not None:
-                q.bins.fit(q.scale.standardize(returns.flatten(0, 1)))
+                standardized = q.scale.standardize(returns.flatten(0, 1))
+                q.bins.fit(standardized, fatal if q.bins.has_fatal else None)
             if q.covariance is not None:
                 q.covariance.copy_(torch.cov(returns[0]))
 
@@ -659,11 +698,17 @@ class JointCritic(ActionCritic):
             return predictions
         return torch.stack([bins.means(logits) for logits in predictions])
 
-    def loss(self, predictions: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def loss(
+        self,
+        predictions: torch.Tensor,
+        targets: torch.Tensor,
+        are_fatal: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         bins = self.members[0].bins
         if bins is None:
             return super().loss(predictions, targets)
-        return torch.stack([bins.cross_entropy(logits, targets) for logits in predictions]).sum()
+        losses = [bins.cross_entropy(logits, targets, are_fatal) for logits in predictions]
+        return torch.stack(losses).sum()
 
     @property
     def acts_by(self) -> int:

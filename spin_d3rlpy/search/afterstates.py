@@ -3,7 +3,8 @@
 Where an action can end an episode, one in a thousand is fatal. A critic of states and actions sees
 few of these in its data, and learns each of them by heart instead of what they have in common: the
 place they lead to. Where this can be told from a state and an action, a critic of the afterstate
-alone has less to learn (Sutton and Barto, Reinforcement Learning, 2018, section 6.8).
+alone has less to learn (Sutton and Barto, Reinforcement Learning, 2018, section 6.8). What fatal
+places have in common a sum of log-odds finds first (`critics.fatal_ends`).
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ class Afterstates(ActionEncoder):
         width: of what networks see.
     """
 
+    tells_fatal_ends = True
+
     def __init__(self, model: StateModel, width: int) -> None:
         super().__init__()
         self._model = (model,)  # torch registers what is not in a tuple
@@ -38,9 +41,16 @@ class Afterstates(ActionEncoder):
         model = self._model[0]
         return _SumsInStates(model, model.network.open(observations), observations)
 
-    def encoded(self, sums: torch.Tensor) -> torch.Tensor:
-        encoded: torch.Tensor = self.place(self._model[0].places_after(sums))
+    def seen(self, sums: torch.Tensor) -> torch.Tensor:
+        return self._model[0].places_after(sums)
+
+    def encoded(self, seen: torch.Tensor) -> torch.Tensor:
+        encoded: torch.Tensor = self.place(seen)
         return encoded
+
+    def fatal_log_odds(self, seen: torch.Tensor) -> torch.Tensor:
+        log_odds: torch.Tensor = self._model[0].fatal_ends(seen)
+        return log_odds
 
 
 class _SumsInStates(ActionSums):

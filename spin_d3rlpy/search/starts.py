@@ -9,12 +9,13 @@ import torch
 from spin_d3rlpy.critics.base import best_of
 
 MOST_STARTS = 8
-# Slots times slots, or times four other choices where these are fewer, times starts: so grow the
+# Slots times slots, or twice the other choices where these are fewer, times starts: so grow the
 # moves of a round and the number of rounds. Few slots need the starts more: of five slots
 # (examples/offers) one start misses the best action of a third of the states or more, 20 slots
-# (dispatch-n20) gain nothing by more starts. Of 16 bits (CoNE) one can miss all that is safe.
+# (dispatch-n20) gain nothing by more starts. Of 16 bits (CoNE) one can miss all that is safe, and
+# three return -21 where eight return -16.
 MOST_WORK = 200
-SLOTS_A_CHOICE = 4
+SLOTS_A_CHOICE = 2
 
 
 def count_starts(nvec: Sequence[int]) -> int:

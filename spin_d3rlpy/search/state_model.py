@@ -18,6 +18,13 @@ from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from spin_d3rlpy._compat import is_exporting
+from spin_d3rlpy.critics.fatal_ends import (
+    MOST_NUMBERS,
+    MOST_ROWS,
+    FatalEnds,
+    are_fatal,
+    bound_of_fatal_ends,
+)
 from spin_d3rlpy.critics.joint import ActionSums, JointQFunction, encoder_of_actions
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.fast.precision import backward
@@ -114,6 +121,7 @@ class StateModel(nn.Module):
         # What each choice adds by itself is learned at once, and exactly.
         self.by_itself = nn.Linear(width, observation_size + 2)
         self.places = Places(observation_size)
+        self.fatal_ends = FatalEnds(self.places.size)
         # What was asked for last: all critics of an ensemble ask for the same.
         self.last_total: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
         self.last_places: tuple[torch.Tensor, torch.Tensor] | None = None
@@ -233,6 +241,36 @@ class StateModel(nn.Module):
         if self.remembers(sums):
             self.last_places = sums, places
         return places
+
+    def fit_fatal_ends(
+        self,
+        buffer: DeviceReplayBuffer,
+        rewards: torch.Tensor,
+        transform: Callable[[torch.Tensor], torch.Tensor],
+    ) -> None:
+        """Learns which places are fatal ends; the model itself has to be learned before.
+
+        Args:
+            buffer: with transitions, of which some are looked at.
+            rewards: of all of them, `(n,)`, scaled as in training.
+            transform: from observations to the networks' input.
+        """
+        ends, terminals = self.fatal_ends, buffer.terminals
+        ends.bound.copy_(bound_of_fatal_ends(rewards, terminals))
+        is_fatal = are_fatal(rewards, terminals, ends.bound)
+        if not is_fatal.any():
+            return
+        most = min(MOST_ROWS, MOST_NUMBERS // self.places.size)
+        others = buffer.spread_index(most)
+        others = others[~is_fatal[others]]
+        fatal = is_fatal.nonzero()[:most, 0]
+        index = torch.cat([fatal, others])
+        weights = torch.ones_like(rewards[index])
+        weights[len(fatal) :] = (~is_fatal).sum() / len(others)
+        x = transform(buffer.observations_at(buffer.observation_index[index]))
+        # Where an episode ends few data hold the next state: it is the one that is predicted.
+        places = self.places_after(self.total(x, buffer.actions[index]))
+        ends.fit(places, is_fatal[index], weights)
 
     @staticmethod
     def remembers(x: torch.Tensor) -> bool:

@@ -129,6 +129,8 @@ def test_moves_change_values_as_whole_actions_do() -> None:
     model = StateModel(D, factory, [2] * 2 * D)
     model.fit_scale(walks(300), lambda x: x)
     encoder = functools.partial(Afterstates, model)
+    model.fatal_ends.weight.normal_()
+    model.fatal_ends.bias.fill_(-1.0)
     critic = JointCritic((D,), factory, [2] * 2 * D, n_bins=7, create_encoder=encoder).eval()
     x = torch.randint(0, SIZE, (4, D)).float()
     actions = torch.randint(0, 2, (4, 2 * D))

@@ -463,7 +463,10 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
         self._learn_states(buffer, run)
 
     def _learn_states(self, buffer: DeviceReplayBuffer, run: Run) -> None:
-        """Trains the model of what follows an action, if policies can be compared in it."""
+        """Trains the model of what follows an action, if policies can be compared in it.
+
+        Where critics value what it foresees, it learns which places are fatal ends, too.
+        """
         impl = self.require_built()
         model = impl.state_model
         if model is None or model.is_learned or not self._is_free_in(buffer):
@@ -471,6 +474,10 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
         if self._config.values_afterstates or not ends_by_chance(buffer):
             n_updates = self._config.state_model_updates
             learn(model, buffer, n_updates, run, self._transform, self._held_out)
+        if self._config.values_afterstates:
+            with run.budget.counting():
+                rewards = self._rewards_to_learn(buffer)[0]
+                model.fit_fatal_ends(buffer, rewards, self._transform or (lambda x: x))
 
     def _rewards_to_learn(self, buffer: DeviceReplayBuffer) -> torch.Tensor:
         """Returns the rewards whose values critics learn apart, scaled, `(R, n)`."""

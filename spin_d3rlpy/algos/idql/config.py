@@ -94,7 +94,8 @@ class IDQLConfig(ActorCriticConfig[TPolicy]):
             where episodes end by a time limit alone or critics value afterstates; unused otherwise.
         afterstates: whether joint critics value where an action leads, by the model of what follows
             it, in place of states and actions (`search.afterstates`). They then learn distributions
-            of returns, every other one with dropout, in 60 passes over the data at most. `"auto"`
+            of returns, every other one with dropout, in 60 passes over the data at most, and ends
+            that cost more than any other step apart (`critics.fatal_ends`). `"auto"`
             is decided by the data when the networks are built: True where the task ends episodes
             and states and actions tell the next state, and this the reward. Only where there can be
             such a model and with `expectile=0.5`; unused otherwise.

@@ -20,6 +20,7 @@ from spin_d3rlpy.asm.conditions import ArrayLike, as_conditions
 from spin_d3rlpy.asm.decoding import Conditionals
 from spin_d3rlpy.asm.rules import OPEN, AnyRule, Rule, conditions_of
 from spin_d3rlpy.critics.base import ActionCritic, ValueFunction, best_of, expectile_loss
+from spin_d3rlpy.critics.fatal_ends import are_fatal
 from spin_d3rlpy.critics.joint import JointCritic
 from spin_d3rlpy.data.buffer.batches import imitation_batch, named_rewards_of
 from spin_d3rlpy.images import encode_images
@@ -104,7 +105,8 @@ class IDQLImpl(ActorCriticImpl):
 
         with torch.no_grad():
             next_values: torch.Tensor = modules.value_func(batch.next_observations)
-        critic_loss = critic.loss(predictions, self._targets_of_critics(batch, next_values))
+        targets = self._targets_of_critics(batch, next_values)
+        critic_loss = critic.loss(predictions, targets, self._fatal_in(batch))
         critic_loss = self.minimize(critic_loss, modules.critic_optim)
         polyak_update(modules.targ_q_funcs, critic, config.tau)
         return {"critic_loss": critic_loss, "value_loss": value_loss}
@@ -130,6 +132,14 @@ class IDQLImpl(ActorCriticImpl):
         if self._n_rewards > 1:  # of each discount's outputs
             rewards = named_rewards_of(batch).T.repeat(len(self._config.gammas), 1)
         return scale.standardize(self.bootstrap(batch, next_returns, self._gammas, rewards))
+
+    def _fatal_in(self, batch: TorchMiniBatch) -> torch.Tensor | None:
+        """Returns which steps are fatal ends `(B,)`, for critics that tell these apart."""
+        if not self._config.values_afterstates:
+            return None
+        assert self.state_model is not None
+        bound = self.state_model.fatal_ends.bound
+        return are_fatal(batch.rewards.squeeze(-1), batch.terminals.squeeze(-1), bound)
 
     def follow(self, schedule: Schedule, progress: float) -> None:
         """Sets the critics' and values' learning rates to those at a point of the schedule."""
