@@ -101,6 +101,7 @@ class StateModel(nn.Module):
 
     learned: torch.Tensor  # (1,): whether it is
     ends: torch.Tensor  # (1,): whether the task ends episodes by what happens in them
+    knows_last: torch.Tensor  # (1,): whether data hold the states that terminal steps lead to
     lowest: torch.Tensor  # (D,): states stay within what the data hold
     highest: torch.Tensor
 
@@ -127,6 +128,7 @@ class StateModel(nn.Module):
         self.last_places: tuple[torch.Tensor, torch.Tensor] | None = None
         self.register_buffer("learned", torch.zeros(1, dtype=torch.bool))
         self.register_buffer("ends", torch.zeros(1, dtype=torch.bool))
+        self.register_buffer("knows_last", torch.zeros(1, dtype=torch.bool))
         self.register_buffer("lowest", torch.zeros(observation_size))
         self.register_buffer("highest", torch.zeros(observation_size))
 
@@ -153,7 +155,12 @@ class StateModel(nn.Module):
         rows = buffer.observation_index[index]
         x = transform(buffer.observations_at(rows))
         change = transform(buffer.observations_at(rows + 1)) - x
-        change = torch.where(buffer.terminals[index, None].bool(), 0.0, change)
+        is_last = buffer.terminals[index].bool()
+        # Where data do not hold what follows a terminal step, its own state stands there.
+        self.knows_last.fill_(
+            is_last.any() and (change[is_last] != 0.0).any(1).float().mean() > 0.5
+        )
+        change = torch.where(is_last[:, None] & ~self.knows_last, 0.0, change)
         self.places.fit(x)
         self.lowest.copy_(x.amin(0))
         self.highest.copy_(x.amax(0))
@@ -164,17 +171,18 @@ class StateModel(nn.Module):
     def loss(self, batch: Transitions) -> torch.Tensor:
         """Squared errors of changes, their mean, and of rewards; means over a batch.
 
-        Of terminal steps no next state is asked for, which many data do not have. Where the task
-        ends episodes, also the cross-entropy of ends.
+        Of terminal steps the next state is asked for where the data have it: fatal steps lead where
+        no others do. Where the task ends episodes, also the cross-entropy of ends.
         """
         return self.row_losses(batch).mean()
 
     def row_losses(self, batch: Transitions) -> torch.Tensor:
         """Returns the same of each transition, `(B,)`."""
-        predicted, goes_on = self._predict(batch.x, batch.actions), 1.0 - batch.terminals
+        predicted = self._predict(batch.x, batch.actions)
+        is_told = torch.where(self.knows_last, 1.0, 1.0 - batch.terminals)
         errors = predicted[:-1] - self.outcomes(batch)
         of_ends = binary_cross_entropy_with_logits(predicted[-1], batch.terminals, reduction="none")
-        losses: torch.Tensor = (errors[:-1] * goes_on).square().mean(0) + errors[-1].square()
+        losses: torch.Tensor = (errors[:-1] * is_told).square().mean(0) + errors[-1].square()
         return losses + self.ends * of_ends
 
     @torch.no_grad()
@@ -267,9 +275,12 @@ class StateModel(nn.Module):
         index = torch.cat([fatal, others])
         weights = torch.ones_like(rewards[index])
         weights[len(fatal) :] = (~is_fatal).sum() / len(others)
-        x = transform(buffer.observations_at(buffer.observation_index[index]))
-        # Where an episode ends few data hold the next state: it is the one that is predicted.
-        places = self.places_after(self.total(x, buffer.actions[index]))
+        rows = buffer.observation_index[index]
+        if self.knows_last:
+            places = self.places(transform(buffer.observations_at(rows + 1)))
+        else:
+            x = transform(buffer.observations_at(rows))
+            places = self.places_after(self.total(x, buffer.actions[index]))
         ends.fit(places, is_fatal[index], weights)
 
     @staticmethod

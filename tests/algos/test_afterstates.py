@@ -165,6 +165,8 @@ def test_places_are_told_apart_by_bounds_between_values() -> None:
     assert code.shape == (1, places.size)
     assert code[0, :2].tolist() == pytest.approx([0.9, 0.2])
     assert code[0, 2:5].tolist() == [1.0, 0.0, 0.0]
+    between = places(torch.tensor([[0.4, 0.1], [0.6, 0.1], [2.1, 0.1]]))[:, 2:4]
+    assert between.flatten().tolist() == pytest.approx([0.3, 0.0, 0.7, 0.0, 1.0, 0.6])
     many = torch.linspace(0.0, 1.0, 101)[:, None].expand(-1, 2)
     places.fit(many)
     assert places.bounds[1].tolist() == pytest.approx([i / 9 for i in range(1, 9)], abs=0.01)

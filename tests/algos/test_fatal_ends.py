@@ -16,7 +16,7 @@ from spin_d3rlpy.critics.fatal_ends import FatalEnds, are_fatal, bound_of_fatal_
 from spin_d3rlpy.critics.return_bins import AVERSION, ReturnBins, mean_with_fatal_ends
 from spin_d3rlpy.search import state_model
 from spin_d3rlpy.search.places import Places
-from spin_d3rlpy.search.state_model import StateModel
+from spin_d3rlpy.search.state_model import StateModel, Transitions
 from spin_d3rlpy.training.loop import Run
 from tests.algos.test_afterstates import QUIET, SIZE, D, walks
 
@@ -123,8 +123,8 @@ def test_all_fatal_ends_are_learned_from_and_some_other_steps_stand_for_all(
     model = StateModel(D, VectorEncoderFactory(hidden_units=[8]), [2] * 2 * D)
     model.fit_scale(buffer, lambda x: x)
     model.fit_fatal_ends(buffer, buffer.rewards, lambda x: x)
-    x = buffer.observations_at(buffer.observation_index)
-    risk = model.fatal_ends(model.places_after(model.total(x, buffer.actions))).sigmoid()
+    places = model.places(buffer.observations_at(buffer.observation_index + 1))
+    risk = model.fatal_ends(places).sigmoid()
     assert risk.mean() == pytest.approx(buffer.terminals.mean().item(), rel=0.3)
 
 
@@ -135,3 +135,23 @@ def test_they_learn_more_of_fatal_ends_in_training() -> None:
         assert q.head.weight[:: q.bins.n_logits].abs().amax() > 1e-3
     bound = float(algo.impl.state_model.fatal_ends.bound)
     assert -50.0 < bound < 0.0  # falls cost 38 to 47, other steps pay
+
+
+def test_where_fatal_steps_lead_is_learned_if_the_data_tell() -> None:
+    """Tables hold the step's own state where nothing follows."""
+    buffer = walks(600)
+    rows = torch.arange(buffer.transition_count + buffer.size())
+    untold = buffer.observations_at(rows).clone()
+    last = buffer.observation_index[buffer.terminals == 1.0]
+    untold[last + 1] = untold[last]
+    falls = torch.ones(1)
+    for told, data in ((True, buffer), (False, buffer.with_observations(untold))):
+        model = StateModel(D, VectorEncoderFactory(hidden_units=[8]), [2] * 2 * D)
+        model.fit_scale(data, lambda x: x)
+        assert bool(model.knows_last) is told
+        x, actions = torch.zeros(1, D), torch.zeros(1, 2 * D, dtype=torch.int64)
+        losses = [
+            model.loss(Transitions(x, actions, next_x, torch.zeros(1), falls)).item()
+            for next_x in (x, x + 1.0)
+        ]
+        assert (losses[0] != losses[1]) is told

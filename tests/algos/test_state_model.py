@@ -232,6 +232,20 @@ def test_a_gain_that_is_large_in_the_model_acts_though_critics_confirm_a_part() 
     assert unsure.to_try() is None
 
 
+def test_any_search_may_be_large_in_a_model_of_afterstates() -> None:
+    """Critics find that one action, and then those of the log, gain nothing."""
+    critics = Trust((FIRST, SECOND), (3.0, -0.1), (-1.0, -0.2), (0.1, 0.1), 100, spread=4.0)
+    modeled = critics.with_samples(torch.zeros(2))
+    assert (modeled.acts_by, modeled.to_try()) == ("imitation", None)
+    foreseen = dataclasses.replace(modeled, foresees=True)
+    assert foreseen.to_try() == 1  # the best one by each discount, the best first
+    large = with_next(foreseen, 2.9, 3.1)
+    assert (large.acts_by, large.best, large.to_try()) == ("search", SECOND, 0)
+    less = with_next(foreseen, 0.18, 0.22)  # than half of the spread, and surely more than nothing
+    assert (less.acts_by, less.best) == ("search", SECOND)
+    assert with_next(foreseen, -0.1, 0.3).acts_by == "imitation"
+
+
 def test_a_model_of_states_knows_what_follows() -> None:
     """Critics confirm 30 % by the first discount: without a model they do not."""
     trust = Trust((FIRST, SECOND), (1.0, 0.06), (0.3, 0.06), (0.001, 0.001), 100, spread=1.0)
@@ -276,7 +290,13 @@ def test_what_the_model_told_is_kept_with_the_policy() -> None:
     assert trust.modeled_errors[1] == NOT_TRIED
     figures = (1.0, 0.9), (1.0, 0.9), (0.01, 0.01)
     switch.trust = other = Trust(
-        (FIRST, SECOND), *figures, 100, changes=(1.0, 2.0), is_sequential=True, untold=0.25
+        (FIRST, SECOND),
+        *figures,
+        100,
+        changes=(1.0, 2.0),
+        is_sequential=True,
+        untold=0.25,
+        foresees=True,
     )
     assert switch.trust == other
     assert switch.trust is not None

@@ -239,7 +239,8 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
             )
             model, told = impl.state_model, self._told_by_model(held_out)
             if model is not None and told >= LEAST_TOLD_REWARD:
-                trust = dataclasses.replace(trust, untold=1.0 - told)
+                foresees = self._config.values_afterstates
+                trust = dataclasses.replace(trust, untold=1.0 - told, foresees=foresees)
                 starts, n_steps = model.starts(held_out, index, n_moves)
                 trust = impl.compare_in_model(trust, self._held_out_states(starts)[0], n_steps)
         impl.trust_critics(trust)
