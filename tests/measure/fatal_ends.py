@@ -5,7 +5,7 @@
 Next places are exact here, and rewards of places that are no pits are known, so that nothing but
 the log-odds decides: each step goes to the place that is nearest to the goal, less what its risk
 costs. The log-likelihood is that of pits in 30,000 new steps of the log's own policy; a constant
-rate's and that of who knows which places are inside, and how many of these are pits, are beside it.
+rate's is next to it, and that of who knows which places are inside, and how many of these are pits.
 """
 
 from __future__ import annotations
