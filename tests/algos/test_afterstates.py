@@ -6,6 +6,7 @@ import functools
 import itertools
 import math
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -23,6 +24,7 @@ from spin_d3rlpy.algos.idql import algorithm as idql
 from spin_d3rlpy.critics.joint import JointCritic, Moves
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.buffer.episodes import EpisodeArrays, stack_episodes
+from spin_d3rlpy.search import state_model
 from spin_d3rlpy.search.afterstates import Afterstates
 from spin_d3rlpy.search.places import Places
 from spin_d3rlpy.search.state_model import StateModel, learn
@@ -71,6 +73,13 @@ def walks(
             x, rows, chosen, paid = np.zeros(D), [np.zeros(D)], [], []
     lengths = [len(e.rewards) for e in episodes]
     return DeviceReplayBuffer(stack_episodes(episodes, lengths, [2] * 2 * D))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_steps_in_the_model() -> Iterator[None]:
+    """Policies that are hardly trained search for long, which tests no more."""
+    with mock.patch.object(state_model, "STEPS", 4):
+        yield
 
 
 def algorithm(kind: Any = SPINIDQL, **fields: Any) -> Any:
