@@ -291,7 +291,9 @@ class Trust:
 
         A gain is real if it is surely above 0, 1 % of the spread of returns or more, judged, more
         than imitation's, and a gain in the model of states as well. Where two standard errors would
-        decide whether 85 % is confirmed, and more than imitation's gain, that model does.
+        decide whether 85 % is confirmed, whether it is a gain, or more than imitation's gain, that
+        model does. (Critics of lanes agreed on a gain of 0.6, a hundredth of the spread, that was
+        not surely one; in the model it was 45 +- 8, and 93 in truth.)
         """
         figures = zip(
             self._are_confirmed(0.0),
@@ -319,13 +321,20 @@ class Trust:
             self._beat_imitation(doubt),
             strict=True,
         )
+
+        def is_agreed(promised: float, confirmed: float, error: float) -> bool:
+            bound = LEAST_CONFIRMED * promised
+            if confirmed - 2.0 * error > 0.0:
+                return confirmed + doubt * error >= bound
+            # In doubt one of both may be open: whether there is a gain, or whether others agree.
+            return doubt > 0.0 and confirmed >= bound
+
         return tuple(
             is_judged
             and beats
-            and confirmed - 2.0 * error > 0.0
-            and confirmed >= least
+            and confirmed + doubt * error >= least
             and promised > 0.0
-            and confirmed + doubt * error >= LEAST_CONFIRMED * promised
+            and is_agreed(promised, confirmed, error)
             for promised, confirmed, error, is_judged, beats in figures
         )
 

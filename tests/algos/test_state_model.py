@@ -276,6 +276,13 @@ def test_the_model_decides_where_critics_leave_it_open() -> None:
         assert (trust.acts_by, trust.to_try()) == ("imitation", 0)
         assert with_next(trust, 1.9, 2.1).acts_by == "search"
         assert with_next(trust, -2.1, -1.9).acts_by == "imitation"
+    # Others agree, and states differ so much that it may be no gain, or too small a one.
+    noisy = dataclasses.replace(base, standard_errors=(0.6, 0.6), spread=30.0)
+    for trust in (noisy, dataclasses.replace(noisy, spread=105.0)):
+        assert (trust.acts_by, trust.to_try()) == ("imitation", 0)
+        assert with_next(trust, 1.9, 2.1).acts_by == "search"
+        assert with_next(trust, -0.1, 0.1).acts_by == "imitation"
+    assert dataclasses.replace(noisy, confirmed=confirmed).to_try() is None  # nor do others agree
     clear = dataclasses.replace(base, confirmed=confirmed)  # 82 % by 1 %
     less = dataclasses.replace(base, likeliest_gain=1.1)
     for trust in (clear, less):  # the same gain, a tenth of the spread, does not decide
