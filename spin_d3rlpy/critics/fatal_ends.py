@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-# Below the least reward of a step that goes on, as a share of the range of such rewards.
+# A fatal end pays less than the lowest reward of all other steps by this share of their range.
 MARGIN = 0.1
 # Of the squares of weights, divided by the number of fatal ends: a hundred of them tell where it
 # begins to be safe, a dozen are told apart from all else by weights that know them by heart. Ten

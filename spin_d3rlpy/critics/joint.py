@@ -469,7 +469,7 @@ class JointQFunction(nn.Module):
         self.bins = ReturnBins(n_outputs, n_bins, has_fatal) if n_bins else None
         n_logits = 1 if self.bins is None else self.bins.n_logits
         self.head = nn.Linear(head_width, n_outputs * n_logits)
-        if has_fatal:  # the log-odds are told, and learning goes on from there
+        if has_fatal:  # training starts from the given log-odds
             nn.init.zeros_(self.head.weight[::n_logits])
             nn.init.zeros_(self.head.bias[::n_logits])
         self.register_buffer("acts_by", torch.zeros(1, dtype=torch.int64))
