@@ -48,6 +48,20 @@ def short_episodes() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module")
+def brief_tests_of_critics() -> Iterator[None]:
+    """Tests of critics look at few states, where only that they are made counts.
+
+    Policies that are hardly trained search for long.
+    """
+    from spin_d3rlpy.search import state_model, trust  # after the graphics back-end is chosen
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trust, "MOST_STATES", trust.LEAST_STATES)
+        patch.setattr(state_model, "STEPS", 4)
+        yield
+
+
 def _draws(**variables: str) -> bool:
     """Whether dm_control can draw, asked in a process of its own.
 

@@ -6,6 +6,7 @@ import csv
 import shutil
 from collections.abc import Iterator
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -21,11 +22,11 @@ from spin_d3rlpy import SPINIDQL, SPINIQL, DeviceReplayBuffer, load_dataset, loa
 from spin_d3rlpy.asm import PretrainingConfig, TransformerConfig
 from spin_d3rlpy.data import parse_name
 from spin_d3rlpy.demo import ALGORITHMS, TASKS, run_demo
-from spin_d3rlpy.demo.courier_map import FRAMES, wasted_couriers, wasted_share
+from spin_d3rlpy.demo.courier_map import draw_map, wasted_couriers, wasted_share
 from spin_d3rlpy.policies import SPIN
 from tests.algos.problems import new_algorithm
 
-pytestmark = pytest.mark.usefixtures("short_episodes")
+pytestmark = pytest.mark.usefixtures("short_episodes", "brief_tests_of_critics")
 in_background = spin_d3rlpy.demo.run._in_background
 SMOKE: dict[str, Any] = {
     "minutes": 1 / 60,
@@ -47,10 +48,11 @@ def _datasets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _quick() -> Iterator[None]:
-    """One training after the other, as another process takes seconds to start; few episodes."""
+    """One training after the other, as another process takes seconds to start; little to play."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(spin_d3rlpy.demo.run, "_in_background", lambda *_: nullcontext(Mock()))
         patch.setattr(spin_d3rlpy.demo.run, "FINAL_EPISODES", 2)
+        patch.setattr(spin_d3rlpy.demo.run, "draw_map", partial(draw_map, frames=4))
         yield
 
 
@@ -105,7 +107,7 @@ def test_couriers_leave_table_curves_map_and_policies(demo: tuple[Path, list[str
     assert (folder / "curves.png").stat().st_size > 10_000
     assert (folder / "map.png").read_bytes()[:4] == b"\x89PNG"
     with PIL.Image.open(folder / "map.gif") as animation:
-        assert frames_of(animation) == FRAMES
+        assert frames_of(animation) == 4
     assert "SPIN " in "\n".join(lines)
     assert "load_policy" in "\n".join(lines)
     policy = load_policy(folder / "SPINIDQL" / "policy.safetensors")

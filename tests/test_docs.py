@@ -64,7 +64,7 @@ def datasets(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("datasets")
 
 
-@pytest.mark.usefixtures("short_episodes")
+@pytest.mark.usefixtures("short_episodes", "brief_tests_of_critics")
 @pytest.mark.parametrize("page", [with_speed(p) for p in PAGES if python_of(p)])
 def test_the_code_of_a_page_runs(
     page: Path, datasets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

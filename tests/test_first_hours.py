@@ -17,6 +17,8 @@ from spin_d3rlpy import SPIN, IQLConfig, PretrainingConfig, TransformerConfig
 from spin_d3rlpy.cli import app
 from tests.subprocesses import ROOT, run_python
 
+pytestmark = pytest.mark.usefixtures("brief_tests_of_critics")
+
 
 @pytest.fixture(autouse=True)
 def _work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

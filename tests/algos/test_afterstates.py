@@ -6,7 +6,6 @@ import functools
 import itertools
 import math
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -32,6 +31,7 @@ from spin_d3rlpy.training.budget import Budget
 from spin_d3rlpy.training.loop import Run
 from tests.algos.test_imitation_alone import Clock
 
+pytestmark = pytest.mark.usefixtures("brief_tests_of_critics")
 QUIET: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
 D, SIZE = 3, 5  # dimensions, each with a bit up and a bit down, and cells of each
 EVERYWHERE = np.array([*itertools.product(range(SIZE), repeat=D)], np.float32)[::7]
@@ -75,15 +75,12 @@ def walks(
     return DeviceReplayBuffer(stack_episodes(episodes, lengths, [2] * 2 * D))
 
 
-@pytest.fixture(scope="module", autouse=True)
-def few_steps_in_the_model() -> Iterator[None]:
-    """Policies that are hardly trained search for long, which tests no more."""
-    with mock.patch.object(state_model, "STEPS", 4):
-        yield
-
-
 def algorithm(kind: Any = SPINIDQL, **fields: Any) -> Any:
     d3rlpy.seed(0)
+    fields = {
+        "critic_encoder_factory": VectorEncoderFactory([64, 64], use_layer_norm=True),
+        **fields,
+    }
     return kind(recipe="tuned", short_gammas=[0.0], batch_size=64, **fields)
 
 
@@ -272,6 +269,7 @@ def test_its_search_acts_from_an_exported_file(
 
 def test_a_killed_run_resumes_bit_for_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(idql, "MOST_PASSES", 0.3)  # 7 of 8 steps
+    monkeypatch.setattr(state_model, "PROBE_UPDATES", 300)
     buffer = walks()
 
     def fitted(**kept: Any) -> Any:

@@ -26,6 +26,7 @@ from spin_envs import ActionLayout
 from tests.algos.conformance import networks, same
 from tests.algos.problems import OBSERVATION_SIZE, new_algorithm, random_buffer, small_networks
 
+pytestmark = pytest.mark.usefixtures("brief_tests_of_critics")
 QUIET: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
 NVEC = [4, 4, 4]
 STATES = np.random.default_rng(3).normal(size=(40, OBSERVATION_SIZE)).astype(np.float32)

@@ -20,6 +20,8 @@ from spin_d3rlpy.search.state_model import StateModel, Transitions
 from spin_d3rlpy.training.loop import Run
 from tests.algos.test_afterstates import QUIET, SIZE, D, walks
 
+pytestmark = pytest.mark.usefixtures("brief_tests_of_critics")
+
 
 def test_an_end_is_fatal_if_it_costs_more_than_any_other_step() -> None:
     rewards = torch.tensor([-5.0, 0.0, -5.4, -5.6, 9.0])
@@ -128,8 +130,7 @@ def test_all_fatal_ends_are_learned_from_and_some_other_steps_stand_for_all(
     assert risk.mean() == pytest.approx(buffer.terminals.mean().item(), rel=0.3)
 
 
-def test_they_learn_more_of_fatal_ends_in_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state_model, "STEPS", 4)  # hardly trained policies search for long
+def test_they_learn_more_of_fatal_ends_in_training() -> None:
     algo, buffer = algorithm(), walks(1500)
     algo.fit(buffer, n_steps=60, n_steps_per_epoch=60, **QUIET)
     for q in algo.impl.modules.q_funcs.members:

@@ -28,7 +28,7 @@ from tests.algos.problems import TINY
 
 NVEC = [3, 2, 2]
 QUIET: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
-TOTAL = 4.0  # seconds
+TOTAL = 2.0  # seconds
 
 
 class Clock:
@@ -228,7 +228,7 @@ def test_a_killed_run_resumes_bit_for_bit(tmp_path: Path) -> None:
     calls, update = itertools.count(), Pretraining.update
 
     def die(*arguments: Any) -> Any:
-        if next(calls) == 250:  # of the further pre-training
+        if next(calls) == 125:  # of the further pre-training
             raise KeyboardInterrupt
         return update(*arguments)
 

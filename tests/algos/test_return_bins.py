@@ -14,6 +14,7 @@ from spin_d3rlpy import SPINIDQL, FactoredIDQL, from_table
 from spin_d3rlpy.critics.return_bins import CAUTION, ReturnBins, careful_mean
 from spin_d3rlpy.data import DeviceReplayBuffer
 
+pytestmark = pytest.mark.usefixtures("brief_tests_of_critics")
 QUIET: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
 NVEC = [3, 2, 2]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 from pathlib import Path
@@ -21,6 +22,7 @@ from spin_d3rlpy.algos.idql.config import IDQLConfig
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.buffer.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.data.buffer.masks import pack
+from spin_d3rlpy.search import state_model
 from spin_d3rlpy.search.state_model import PARTS, STEPS, StateModel, learn, share_of_rewards
 from spin_d3rlpy.search.trust import NOT_TRIED, Search, Trust, TrustSwitch
 from spin_d3rlpy.training.loop import Run
@@ -353,7 +355,10 @@ def test_critics_of_distributions_do_not_wear_machines_out() -> None:
 
 
 @pytest.mark.parametrize("stage", ["state_model", "training"])
-def test_a_killed_run_resumes_with_the_same_model(stage: str, tmp_path: Path) -> None:
+def test_a_killed_run_resumes_with_the_same_model(
+    stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state_model, "STEPS", 4)
     buffer = machines(40)
 
     def drop_out(check: OverfittingCheck, step: int, _progress: float) -> bool:
@@ -476,6 +481,7 @@ def test_without_a_search_the_best_candidate_is_tried() -> None:
     assert any(gain != 0.0 for gain in gains.modeled)
 
 
+@functools.cache
 def barely_trained() -> Any:
     """Returns an algorithm with a model of states, of which tests say what policies return."""
     d3rlpy.seed(0)

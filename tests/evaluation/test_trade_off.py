@@ -27,6 +27,7 @@ from spin_d3rlpy.evaluation.trade_off import (
 from spin_d3rlpy.runs.trade_off import parse_directions
 from spin_d3rlpy.runs.trade_off_page import write_page
 
+pytestmark = pytest.mark.usefixtures("brief_tests_of_critics")
 NVEC = [3, 2]
 DIRECTIONS = {"gain": 1.0, "harm": -1.0}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import d3rlpy
@@ -14,12 +15,14 @@ from tests.measure import brave_cells
 from tests.measure.brave_cells import Cells, dataset_of, played
 
 CELL = (100, 0)
+load_once = functools.cache(load_dataset)
 
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cells of 3 dimensions."""
+    """Cells of 3 dimensions, whose log is read once."""
     monkeypatch.setattr(brave_cells, "dataset_of", lambda _cell: "spin/cone-d3-p100/mixed-v0")
+    monkeypatch.setattr(brave_cells, "load_dataset", load_once)
     brave_cells._player.cache_clear()
 
 
@@ -35,7 +38,7 @@ def test_steps_are_those_of_fit(corrected: bool, tmp_path: Any) -> None:
     cells.train(3)
     (path,) = cells.write(tmp_path, 3)
 
-    buffer, _ = load_dataset("spin/cone-d3-p100/mixed-v0", progress=False)
+    buffer, _ = load_once("spin/cone-d3-p100/mixed-v0", progress=False)
     d3rlpy.seed(0)
     fields: dict[str, Any] = brave_cells.CORRECTED if corrected else {}
     algo = BraVE(precision="float32", **fields)
