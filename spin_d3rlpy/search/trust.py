@@ -418,9 +418,6 @@ class Trust:
         quarter, or a large gain; on cheetah-run's data, where none did, 36 to 52 %. With more
         training shares rise, and with them the mistakes that all critics share: on `signals` from
         0.5 to 0.87, of searches that returned half of what imitation does.
-
-        Nor does one gain in the model of states, where it was compared there: of noisy rewards
-        critics confirm a third of what pays (`are_large_in_model`).
         """
         least, least_careful = LEAST_GAIN * self.spread, LEAST_CAREFUL_GAIN * self.spread
         figures = zip(
@@ -431,9 +428,7 @@ class Trust:
             or (confirmed < LEAST_JUDGED * promised and careful < least_careful)
             for careful, confirmed, promised, error in figures
         )
-        gains = zip(self.modeled, self.modeled_errors, strict=True)
-        gains_in_model = any(gain - SURE_IN_MODEL * error > 0.0 for gain, error in gains)
-        return self.acts_by != "search" and is_far and not gains_in_model
+        return self.acts_by != "search" and is_far
 
     @property
     def is_clear(self) -> bool:

@@ -16,7 +16,6 @@ import torch
 from d3rlpy.logging import NoopAdapterFactory
 
 from spin_d3rlpy import SPINIDQL, Factored, FactoredIDQL, SPINJoint, from_table
-from spin_d3rlpy.algos.idql import algorithm as idql
 from spin_d3rlpy.algos.idql.impl import IDQLImpl
 from spin_d3rlpy.asm import ActionStructureModel, PretrainingConfig
 from spin_d3rlpy.asm.pretraining import Pretraining
@@ -123,11 +122,6 @@ def test_a_search_is_out_of_reach_if_others_confirm_less_than_60_percent_of_ever
     small = dataclasses.replace(trust(0.4, 0.6), spread=100.0)  # of which that gain is 0.6 %
     assert small.is_out_of_reach
     assert not dataclasses.replace(small, standard_errors=(0.01, 0.25)).is_out_of_reach
-    far = trust(0.4, 0.45)
-    for gain, is_one in ((7.0, False), (6.0, True)):  # 3 standard errors of 2.1, or less
-        tried = far.with_search(0, gain + 2.1 * 2**0.5 * torch.tensor([-1.0, 1.0]))
-        assert tried.modeled_errors[0] == pytest.approx(2.1)
-        assert tried.is_out_of_reach is is_one
 
 
 def test_critics_out_of_reach_leave_their_time_to_the_structure_model() -> None:
@@ -173,36 +167,6 @@ def test_it_is_asked_until_a_search_may_act(acts_by: str, brief_tests: int) -> N
     ):
         fitted()
     assert made.call_count == brief_tests + 1  # and the last, whole one
-
-
-@pytest.mark.parametrize(("gain", "gives_up"), [(9.0, False), (-1.0, True)])
-def test_critics_stay_where_a_search_gains_in_the_model_of_states(
-    gain: float, gives_up: bool
-) -> None:
-    def far(impl: Any, *_: Any) -> Trust:
-        searches = impl._config.searches
-        n = len(searches)
-        return Trust(searches, (1.0,) * n, (0.4,) * n, (0.01,) * n, states=64, spread=10.0)
-
-    def compare(_impl: Any, trust: Trust, *_: Any) -> Trust:
-        return trust.with_search(0, torch.tensor([gain, gain])).with_samples(torch.zeros(2))
-
-    times, spend = list[float](), idql.IDQL.spend_the_rest
-
-    def counted(algo: Any) -> float:
-        times.append(spend(algo))
-        return times[-1]
-
-    with (
-        mock.patch.object(idql, "share_of_rewards", return_value=1.0),
-        mock.patch.object(idql.IDQL, "spend_the_rest", counted),
-        mock.patch.object(IDQLImpl, "measure_trust", far),
-        mock.patch.object(IDQLImpl, "compare_in_model", compare),
-    ):
-        algo = fitted(fields={"state_model_updates": 5})
-    assert has_given_up(algo) is gives_up
-    # All 300 states instead of 64, and the model of states, which takes three times as long as 64.
-    assert times[0] == pytest.approx((300 / 64 + 3.0) / (1.0 + 3.0))
 
 
 def test_of_steps_none_are_given_up() -> None:
