@@ -14,8 +14,8 @@ class Places(nn.Module):
     """Codes of states by which networks tell places apart: numbers, and which bounds they exceed.
 
     Bounds of a column are between its values if these are few, as in a grid, or quantiles of them.
-    A number in the middle between two such values, as a model predicts that is not sure, exceeds
-    the bound there in part: no place is as safe as the one that it is not surely.
+    A number in the middle between two such values, as an unsure model predicts, exceeds the bound
+    there in part, so that a place that may be at an edge is not taken for one that surely is.
     """
 
     bounds: torch.Tensor  # (D, 8); `NO_BOUND` where a column has fewer values

@@ -77,11 +77,9 @@ def walks(
 
 def algorithm(kind: Any = SPINIDQL, **fields: Any) -> Any:
     d3rlpy.seed(0)
-    fields = {
-        "critic_encoder_factory": VectorEncoderFactory([64, 64], use_layer_norm=True),
-        **fields,
-    }
-    return kind(recipe="tuned", short_gammas=[0.0], batch_size=64, **fields)
+    small = VectorEncoderFactory([64, 64], use_layer_norm=True)
+    size: dict[str, Any] = {"batch_size": 64, "critic_encoder_factory": small}
+    return kind(recipe="tuned", short_gammas=[0.0], **size, **fields)
 
 
 @pytest.mark.parametrize(

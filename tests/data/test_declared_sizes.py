@@ -70,6 +70,16 @@ def test_compressed_zeros_larger_than_memory_are_refused_with_both_numbers(tmp_p
             sources._array(file.id, "rewards", (10**6,), "episode 0")
 
 
+def test_short_arrays_are_read_without_asking_for_free_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To ask takes longer than to read a short episode."""
+    monkeypatch.setattr(untrusted, "available_memory", lambda: pytest.fail("it was asked for"))
+    with h5py.File(tmp_path / "file.hdf5", "w") as file:
+        file.create_dataset("rewards", data=np.ones(5, np.float32))
+        assert sources._array(file.id, "rewards", (5,), "episode 0").tolist() == [1.0] * 5
+
+
 @pytest.mark.usefixtures("little_memory")
 def test_what_minari_would_read_is_checked_before(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "file.hdf5", "w") as file:
