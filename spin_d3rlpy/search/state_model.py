@@ -44,8 +44,12 @@ DROPOUT = 0.3
 TESTED_SHARE = 0.1  # of the episodes
 PROBE_UPDATES, PROBE_WIDTH = 600, 128
 LEAST_TOLD = 0.8  # share of the variance of each column's changes
-MOST_ERROR = 1.2  # of the reward by the next state, times that by state and action,
-LITTLE_ERROR = 0.2  # or this share of its variance: both learn few data by heart
+# Of the reward by the next state, times that by state and action. It has to be surely more, for a
+# few fatal ends can be most of the variance: of CoNE with 10 % of pits (placement 2) it was 1.18
+# and, in bfloat16, above 1.2; by actions alone the search walked into a pit.
+MOST_ERROR = 1.2
+SURELY = 2.0  # standard errors, row by row
+LITTLE_ERROR = 0.2  # of the variance of rewards: both learn few data by heart
 # That policies act for. A humanoid that searches for the next rewards returns more than imitation
 # for 32 steps from its first states, and less for 64: it does not get up.
 STEPS = 64
@@ -388,14 +392,17 @@ def can_foresee(
         variances = model.outcomes(batch)[:-1, goes_on].var(1)  # (D,)
         told = 1.0 - errors[:-1, goes_on].mean(1) / variances.clamp(min=1e-6)
         least = float(torch.where(variances > 1e-6, told, 1.0).amin())
-        of_actions, of_next = float(errors[-1].mean()), float(reward_errors(batch).mean())
+        of_actions, of_next = errors[-1], reward_errors(batch)
+        excess = of_next - MOST_ERROR * of_actions
+        is_surely_worse = bool(excess.mean() > SURELY * excess.std() / len(excess) ** 0.5)
     LOG.info(
         "What states and actions tell of the next state, and this of the reward",
         least_share_of_changes=round(least, 3),
-        reward_error=round(of_next, 3),
-        reward_error_by_actions=round(of_actions, 3),
+        reward_error=round(float(of_next.mean()), 3),
+        reward_error_by_actions=round(float(of_actions.mean()), 3),
     )
-    return least >= LEAST_TOLD and of_next <= max(MOST_ERROR * of_actions, LITTLE_ERROR)
+    is_worse = is_surely_worse and float(of_next.mean()) > LITTLE_ERROR
+    return least >= LEAST_TOLD and not is_worse
 
 
 @torch.no_grad()

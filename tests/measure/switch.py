@@ -29,7 +29,7 @@ from tests.measure.later_tasks import LATER_TASKS
 from tests.measure.switch_tasks import DESIGN_TASKS, Task, logged, returns
 from tests.measure.unseen_tasks import UNSEEN_TASKS
 
-EPISODES, SINGLE_STEPS = 30, 500  # that each policy is played for
+SINGLE_STEPS = 500  # that each policy is played for where a decision is an episode
 TASKS = DESIGN_TASKS | FRESH_TASKS | LATER_TASKS | UNSEEN_TASKS | FURTHER_TASKS
 FIRST_EPISODE = 10_000  # seed of the episodes that are played
 
@@ -89,7 +89,7 @@ def in_model(algo: SPINIDQL, trust: Trust, number: int | None) -> dict[str, floa
     return {"in_model": found.modeled[number], "in_model_error": found.modeled_errors[number]}
 
 
-def compare(name: str, seed: int, seconds: float) -> Iterator[dict[str, Any]]:
+def compare(name: str, seed: int, seconds: float, episodes: int) -> Iterator[dict[str, Any]]:
     """Trains on a task's log and yields a row for the log, the rule and each policy."""
     task = TASKS[name]()
     dataset, of_log = dataset_of(task, seed)
@@ -97,7 +97,7 @@ def compare(name: str, seed: int, seconds: float) -> Iterator[dict[str, Any]]:
     algo = SPINIDQL(recipe="tuned")
     quiet: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
     algo.fit(dataset, seconds=seconds, clock="ops", **quiet)
-    trust, n = algo.trust, SINGLE_STEPS if task.horizon == 1 else EPISODES
+    trust, n = algo.trust, SINGLE_STEPS if task.horizon == 1 else episodes
     assert trust is not None
 
     def row(policy: str, returned: np.ndarray, **figures: float) -> dict[str, Any]:
@@ -135,6 +135,7 @@ def main(
     out: Annotated[Path, typer.Option(help="The CSV.")] = Path("switch.csv"),
     seed: Annotated[list[int] | None, typer.Option(help="Repeatable; default: 0.")] = None,
     seconds: Annotated[float, typer.Option(help="Nominal ones of each training.")] = 60.0,
+    episodes: Annotated[int, typer.Option(help="That each policy is played for.")] = 30,
 ) -> None:
     """Compare what is chosen with what could have been chosen."""
     for name in tasks or ():
@@ -142,7 +143,7 @@ def main(
     rows: list[dict[str, Any]] = []
     for number in seed or [0]:
         for name in tasks or TASKS:
-            rows += compare(name, number, seconds)
+            rows += compare(name, number, seconds, episodes)
             write_csv(out, rows)
 
 
