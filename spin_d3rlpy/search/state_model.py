@@ -393,16 +393,25 @@ def can_foresee(
         told = 1.0 - errors[:-1, goes_on].mean(1) / variances.clamp(min=1e-6)
         least = float(torch.where(variances > 1e-6, told, 1.0).amin())
         of_actions, of_next = errors[-1], reward_errors(batch)
-        excess = of_next - MOST_ERROR * of_actions
-        is_surely_worse = bool(excess.mean() > SURELY * excess.std() / len(excess) ** 0.5)
     LOG.info(
         "What states and actions tell of the next state, and this of the reward",
         least_share_of_changes=round(least, 3),
         reward_error=round(float(of_next.mean()), 3),
         reward_error_by_actions=round(float(of_actions.mean()), 3),
     )
-    is_worse = is_surely_worse and float(of_next.mean()) > LITTLE_ERROR
-    return least >= LEAST_TOLD and not is_worse
+    return least >= LEAST_TOLD and not tells_surely_less(of_next, of_actions)
+
+
+def tells_surely_less(of_next: torch.Tensor, of_actions: torch.Tensor) -> bool:
+    """Whether the next state surely tells less of the rewards than state and action do.
+
+    Args:
+        of_next: squared errors of rewards of the same steps by the next state, `(n,)`.
+        of_actions: by state and action, `(n,)`.
+    """
+    excess = of_next - MOST_ERROR * of_actions
+    is_sure = bool(excess.mean() > SURELY * excess.std() / len(excess) ** 0.5)
+    return is_sure and float(of_next.mean()) > LITTLE_ERROR
 
 
 @torch.no_grad()

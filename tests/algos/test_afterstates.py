@@ -26,7 +26,7 @@ from spin_d3rlpy.data.buffer.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.search import state_model
 from spin_d3rlpy.search.afterstates import Afterstates
 from spin_d3rlpy.search.places import Places
-from spin_d3rlpy.search.state_model import StateModel, learn
+from spin_d3rlpy.search.state_model import StateModel, learn, tells_surely_less
 from spin_d3rlpy.training.budget import Budget
 from spin_d3rlpy.training.loop import Run
 from tests.algos.test_imitation_alone import Clock
@@ -80,6 +80,17 @@ def algorithm(kind: Any = SPINIDQL, **fields: Any) -> Any:
     small = VectorEncoderFactory([64, 64], use_layer_norm=True)
     size: dict[str, Any] = {"batch_size": 64, "critic_encoder_factory": small}
     return kind(recipe="tuned", short_gammas=[0.0], **size, **fields)
+
+
+def test_a_few_fatal_ends_do_not_decide_whether_the_next_state_tells_the_reward() -> None:
+    """As of CoNE with 10 % of pits, where two of 1,000 steps were most of both errors."""
+    of_actions = torch.full((1000,), 0.3)
+    by_luck = of_actions.clone()
+    by_luck[:2] += 100.0
+    assert by_luck.mean() > 1.2 * of_actions.mean()
+    assert not tells_surely_less(by_luck, of_actions)
+    assert tells_surely_less(1.3 * of_actions + 0.1 * torch.rand(1000), of_actions)
+    assert not tells_surely_less(0.13 * torch.ones(1000), 0.1 * torch.ones(1000))  # both little
 
 
 @pytest.mark.parametrize(
