@@ -49,17 +49,17 @@ MOST_CHANGES = 1.25
 # it returns -7 and -12.4, samples 18 and -6.7; with less it is the better of both in 21 of 26.
 LEAST_VARIED = 0.95
 # Of the standard deviation of returns, of a search by a shorter discount that no model of states
-# tries. Its critics leave out what comes later, where those by `gamma` know little of it. One that
-# gained 0.03 of it shot, did not turn and returned 3.2 instead of imitation's 15.9 (ViZDoom); one of
-# 0.055 with 86 % confirmed wrote to tired customers, -2 instead of 5. Those that paid gained 0.08
-# or more.
+# tries. Its critics leave out what comes later, and those by `gamma` may know little of it. One
+# that gained 0.03 of it shot, did not turn and returned 3.2, imitation 15.9 (ViZDoom); another
+# gained 0.055, 86 % of it confirmed, and wrote to tired customers: -2 instead of 5. Those that
+# paid gained 0.08 or more.
 LEAST_SHORT_GAIN = 0.07
 # The same of what a search returns in the model of states more than imitation, where critics
 # confirm less. Where the log's rewards are noisy they confirm a third of what pays (campaigns: 17
 # in the model, 10 in truth, of a spread of 12); gains of 0.17 and 0.27 were worth little.
 LEAST_MODELED_GAIN = 0.5
-# Of a gain that is not large, part of the way: critics that confirm less of each search are far from
-# 85 %. Of searches that acted in the end they confirmed 70 % or more after a quarter of their time.
+# Of a gain that is not large, part of the way: critics that confirm less of each search are far
+# from 85 %. Of searches that acted in the end they confirmed 70 % after a quarter of their time.
 LEAST_IN_REACH = 0.6
 # Standard errors in the model of states by which a gain is one. Up to six searches are tried there,
 # each in up to four times as many states while it is not sure, which is many chances for luck: by
@@ -427,7 +427,9 @@ class Trust:
         least_short, gamma = LEAST_SHORT_GAIN * self.spread, self.searches[0].gamma
         gains = zip(self.searches, self.confirmed, self.standard_errors, strict=True)
         is_judged_or_not = all(
-            abs(gain - least_short) > 3.0 * error for way, gain, error in gains if way.gamma != gamma
+            abs(gain - least_short) > 3.0 * error
+            for way, gain, error in gains
+            if way.gamma != gamma
         )
         return is_judged_or_not and all(
             (

@@ -26,11 +26,13 @@ from spin_d3rlpy.search.trust import Trust
 from tests.measure.fresh_tasks import FRESH_TASKS
 from tests.measure.further_tasks import FURTHER_TASKS
 from tests.measure.later_tasks import LATER_TASKS
+from tests.measure.newest_tasks import NEWEST_TASKS
 from tests.measure.switch_tasks import DESIGN_TASKS, Task, logged, returns
 from tests.measure.unseen_tasks import UNSEEN_TASKS
 
 SINGLE_STEPS = 500  # that each policy is played for where a decision is an episode
 TASKS = DESIGN_TASKS | FRESH_TASKS | LATER_TASKS | UNSEEN_TASKS | FURTHER_TASKS
+TASKS |= NEWEST_TASKS
 FIRST_EPISODE = 10_000  # seed of the episodes that are played
 
 
