@@ -71,6 +71,7 @@ SURE_IN_MODEL = 3.0
 LEVEL = 0.5
 LEAST_CHANCE = 1e-3  # share of slots: policies without chance change none
 NOT_TRIED = 1e30  # standard error of what was not measured; files hold finite numbers
+ALL_UNTOLD = 1e30  # of a model of states that is not believed, whatever a search gains in it
 LEAST_STATES = 32  # fewer do not tell
 FIRST_STATES = 64  # enough where no search is near the bound
 MOST_STATES = 1024
@@ -125,7 +126,8 @@ class Trust:
         is_sequential: whether other decisions follow a decision, so that the data are not single
             ones.
         choices: that a slot has, the geometric mean; 0 if it is not known.
-        untold: share of the variance of held-out rewards that the model of states does not tell.
+        untold: share of the variance of held-out rewards that the model of states does not tell;
+            `ALL_UNTOLD` if logged actions return more in it than was logged.
         foresees: whether critics value afterstates, as the data have shown that this model tells
             where actions lead.
     """
@@ -560,6 +562,8 @@ class Trust:
         if error == NOT_TRIED:
             return ""
         more = f"; in a model of states it returns {gain:+.2g} +- {error:.1g} more than imitation"
+        if self.untold == ALL_UNTOLD:
+            return f"{more}, but this model returns more than was logged for logged actions, too"
         if 0.0 < gain < self._least_in_model:  # why it does not act
             return (
                 f"{more} (expected {self._least_in_model:.2g}, as this model tells "

@@ -23,8 +23,15 @@ from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.buffer.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.data.buffer.masks import pack
 from spin_d3rlpy.search import state_model
-from spin_d3rlpy.search.state_model import PARTS, STEPS, StateModel, learn, share_of_rewards
-from spin_d3rlpy.search.trust import NOT_TRIED, Search, Trust, TrustSwitch
+from spin_d3rlpy.search.state_model import (
+    PARTS,
+    STEPS,
+    StateModel,
+    is_optimistic,
+    learn,
+    share_of_rewards,
+)
+from spin_d3rlpy.search.trust import ALL_UNTOLD, NOT_TRIED, Search, Trust, TrustSwitch
 from spin_d3rlpy.training.loop import Run
 from spin_d3rlpy.training.overfitting import OverfittingCheck
 from spin_envs import ActionLayout
@@ -155,6 +162,36 @@ def test_a_model_that_does_not_tell_held_out_rewards_is_not_believed() -> None:
     algo._held_out = unseen.with_rewards(torch.randn(unseen.transition_count))
     algo.test_critics()
     assert (algo.trust.has_model, algo.trust.is_sequential) == (False, True)
+
+
+def test_no_search_acts_by_a_model_that_returns_more_for_logged_actions_than_was_logged() -> None:
+    """As of goods that arrive later: it found ten times what the search lost."""
+    algo = algorithm(state_model_updates=200, batch_size=32)
+    algo.config.policy.pretraining.max_updates = 5
+    algo.fit(machines(100), n_steps=2, n_steps_per_epoch=2, **QUIET)
+    unseen, impl = algo._held_out, algo.impl
+    assert unseen is not None
+    assert impl is not None
+    model = impl.state_model
+    assert model is not None
+    starts, n_steps = model.starts(unseen, torch.arange(unseen.transition_count), 0.0)
+    shift = 0.5 * unseen.rewards.std()
+    for less, expected in ((-shift, False), (0.0, False), (shift, True)):
+        paid = unseen.with_rewards(unseen.rewards - less)
+        transform = algo._transform
+        assert is_optimistic(model, paid, starts, n_steps, 0.99, transform) is expected
+        algo._held_out = paid
+        algo.test_critics()
+        assert algo.trust is not None
+        assert algo.trust.has_model
+        assert (algo.trust.untold == ALL_UNTOLD) is expected
+
+    misled = dataclasses.replace(tried(), spread=4.0, untold=ALL_UNTOLD)
+    none = with_next(with_next(misled, 399.0, 401.0), 299.0, 301.0)
+    assert none.has_failed == (True, True)
+    assert none.acts_by == "imitation"
+    assert "this model returns more than was logged for logged actions, too" in str(none)
+    assert none.with_samples(torch.tensor([9.0, 9.1])).acts_by == "samples"
 
 
 def test_a_model_that_learns_noise_by_heart_drops_out() -> None:
