@@ -13,8 +13,9 @@ TARGET_WIDTH = 0.75  # standard deviation of targets, in bins (Farebrother et al
 # actions would be one that they take for safe by mistake. More makes them timid (CoNE).
 CAUTION = 0.25
 # Times that a fatal end counts as much as it is likely: of thousands of actions the best one tends
-# to be one whose risk is underestimated.
-AVERSION = 2.0
+# to be one whose risk is underestimated. Once is a pit in one of 30 cells of CoNE whose distances
+# are exact, twice a detour in some more (`tests/measure/fatal_ends.py`).
+AVERSION = 1.5
 
 
 class ReturnBins(nn.Module):
@@ -117,7 +118,7 @@ def careful_mean(logits: torch.Tensor, middles: torch.Tensor) -> torch.Tensor:
 def mean_with_fatal_ends(
     logits: torch.Tensor, least_log_odds: torch.Tensor, middles: torch.Tensor
 ) -> torch.Tensor:
-    """Returns means of which what fatal ends cost is taken off twice, `(B,)`.
+    """Returns means of which what fatal ends cost is taken off 1.5 times, `(B,)`.
 
     Args:
         logits: of fatal ends and of bins of other returns, `(B, 1 + M)`.
@@ -125,6 +126,6 @@ def mean_with_fatal_ends(
             safe, and take others nearby for safe: what they know of risks counts where it is more.
         middles: returns of a fatal end and of the bins, `(1 + M,)`.
     """
-    others = careful_mean(logits[:, 1:], middles[1:])
+    others = logits[:, 1:].softmax(-1) @ middles[1:]
     risk = torch.maximum(logits.softmax(-1)[:, 0], least_log_odds.sigmoid())
     return others - AVERSION * risk * (others - middles[0])

@@ -74,7 +74,7 @@ def test_fatal_ends_have_a_bin_of_their_own() -> None:
     assert (risk < 0.01).tolist() == [True, True, False]
 
 
-def test_what_a_fatal_end_costs_counts_twice() -> None:
+def test_what_a_fatal_end_costs_counts_more_than_it_is_likely() -> None:
     logits = torch.tensor([[50.0, 50.0 + math.log(9.0), 0.0]])  # of a tenth
     returns = torch.tensor([-90.0, 10.0, 0.0])
     value = mean_with_fatal_ends(logits, torch.tensor([-5.0]), returns)

@@ -65,7 +65,7 @@ class Dials(Task):
 
     def advance(self, actions: Ints) -> Floats:
         turns = actions - 1
-        # A dial that turns drags its neighbour along, one time in four.
+        # A dial that turns drags its neighbor along, one time in four.
         drags = (self.rng.random((self.n, 6)) < 0.25) * turns
         self.shown = (self.shown + turns + np.roll(drags, 1, 1)) % 8
         return 10.0 * self.fails()
