@@ -447,9 +447,9 @@ def is_optimistic(
 ) -> bool:
     """Whether logged actions return more in a model than they did, by a standard deviation.
 
-    What such a model finds to gain is its own mistake. Of goods that arrive later one returned 2.2
-    standard deviations more than was logged, and found a gain of 10 by a search that returned less
-    than imitation. One that returns less may find gains all the same (trader: 1.7 less).
+    What such a model finds to gain is its own mistake. One of goods that arrive late returned 2.2
+    standard deviations more than was logged, and found gains of 10 and 13 by searches that returned
+    less than imitation. One that returns less may find true gains all the same (trader: 1.7 less).
 
     Args:
         model: that was trained, on the buffer's device.

@@ -110,6 +110,8 @@ def test_data_decide_whether_critics_value_where_an_action_leads(
     algo.build_with_dataset(walks(**log))
     assert algo.config.afterstates is expected
     assert algo.config.values_afterstates is expected
+    rare, stricter = (way.action_flexibility for way in algo.config.searches[:2])
+    assert (rare, stricter) == (0.005 if expected else 0.02, 0.1)
     dropout = [q.dropout.p for q in algo.impl.modules.q_funcs.members]
     assert dropout == [0.5 if expected else 0.0, 0.0]
     other = algorithm(afterstates=False)

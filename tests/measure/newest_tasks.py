@@ -230,6 +230,198 @@ class Jackpots(Task):
         return self.mixed(np.clip(np.round(3.0 * noisy), 0, 3).astype(int), 0.2)
 
 
+class Swarm(Task):
+    """Sixteen boats on a line keep apart and cover what drifts along it."""
+
+    nvec, horizon, episodes = [3] * 16, 40, 300
+
+    def begin(self) -> None:
+        self.at = self.rng.uniform(0.0, 1.0, (self.n, 16))
+        self.fish = self.rng.uniform(0.0, 1.0, (self.n, 3))
+        self.heading = self.rng.choice([-0.03, 0.03], (self.n, 3))
+
+    def observe(self) -> Floats:
+        return np.concatenate([self.at, self.fish, self.heading * 30.0], 1)
+
+    def advance(self, actions: Ints) -> Floats:
+        self.at = np.clip(self.at + 0.05 * (actions - 1), 0.0, 1.0)
+        turns = self.rng.random(self.fish.shape) < 0.05
+        self.heading = np.where(turns, -self.heading, self.heading)
+        self.fish = (self.fish + self.heading) % 1.0
+        gaps = np.abs(self.at[:, :, None] - self.at[:, None]) + np.eye(16)
+        near = np.exp(-((np.abs(self.at[:, :, None] - self.fish[:, None]) / 0.06) ** 2))
+        caught = 1.0 - np.exp(-near.sum(1))
+        fuel = 0.02 * (actions != 1).sum(1)
+        return caught.sum(1) - 0.1 * (gaps < 0.03).sum((1, 2)) - fuel
+
+    def rule(self) -> Ints:
+        """To the nearest fish, if it is near."""
+        to = self.fish[:, None] - self.at[:, :, None]
+        nearest = np.take_along_axis(to, np.abs(to).argmin(2)[..., None], 2)[..., 0]
+        return np.where(np.abs(nearest) < 0.2, np.sign(nearest) * (np.abs(nearest) > 0.03), 0) + 1
+
+    def log(self) -> Ints:
+        return self.mixed(self.rule().astype(int), 0.5)
+
+
+class Tanks(Task):
+    """Six tanks in a row are filled and emptied by valves; one that overflows ends the shift."""
+
+    nvec, horizon, episodes = [4] * 6, 50, 400
+
+    def begin(self) -> None:
+        self.level = self.rng.uniform(0.3, 0.7, (self.n, 6))
+        self.inflow = self.rng.uniform(0.05, 0.25, (self.n, 1))
+
+    def observe(self) -> Floats:
+        return np.concatenate([self.level, self.inflow * 4.0], 1)
+
+    def advance(self, actions: Ints) -> Floats:
+        out = np.minimum(self.level, 0.1 * actions)
+        came = np.concatenate([self.inflow, 0.8 * out[:, :-1]], 1)
+        self.level = self.level - out + came
+        self.inflow = np.clip(
+            self.inflow + self.rng.normal(0.0, 0.01, self.inflow.shape), 0.03, 0.28
+        )
+        # High levels pay; the last tank's outflow is sold.
+        return 2.0 * self.level.clip(max=1.0).mean(1) + 5.0 * out[:, -1] - 40.0 * self.fails()
+
+    def fails(self) -> Ints:
+        return (self.level > 1.0).any(1)
+
+    def rule(self) -> Ints:
+        """Wide open where it is nearly full."""
+        return np.select([self.level > 0.8, self.level > 0.6, self.level > 0.4], [3, 2, 1], 0)
+
+    def log(self) -> Ints:
+        shut = self.level + self.rng.normal(0.0, 0.1, self.level.shape)
+        wide = np.select([shut > 0.65, shut > 0.45, shut > 0.25], [3, 2, 1], 0)
+        return self.mixed(wide, 0.15)
+
+
+class Auctions(Task):
+    """Six bids of five levels a day from one budget; what others bid is noise."""
+
+    nvec, horizon, episodes = [5] * 6, 20, 800
+
+    def begin(self) -> None:
+        self.budget = np.full(self.n, 60.0)
+        self.quality = self.rng.uniform(0.2, 1.0, (self.n, 6))
+
+    def observe(self) -> Floats:
+        left = np.stack([self.budget / 60.0, np.full(self.n, self.t / 20.0)], 1)
+        return np.concatenate([self.quality, left], 1)
+
+    def advance(self, actions: Ints) -> Floats:
+        wins = actions > self.rng.exponential(1.5, (self.n, 6))
+        costs = np.where(wins, 0.7 * actions, 0.0)
+        total = costs.sum(1, keepdims=True)
+        share = np.minimum(1.0, self.budget[:, None] / np.maximum(total, 1e-9))
+        self.budget = np.maximum(self.budget - total[:, 0], 0.0)
+        sold = self.rng.random((self.n, 6)) < self.quality * 0.6
+        self.quality = self.rng.uniform(0.2, 1.0, (self.n, 6))
+        return 4.0 * (wins * share * sold).sum(1)
+
+    def rule(self) -> Ints:
+        """More for what is good, a little at a time."""
+        return np.select([self.quality > 0.8, self.quality > 0.6], [3, 2], 0)
+
+    def log(self) -> Ints:
+        noisy = self.quality + self.rng.normal(0.0, 0.2, self.quality.shape)
+        return self.mixed(np.clip(np.round(4.0 * noisy), 0, 4).astype(int), 0.2)
+
+
+class Schedules(Task):
+    """Ten rooms are heated by the clock, hardly ever otherwise; the log is nearly one policy's."""
+
+    nvec, horizon, episodes = [3] * 10, 48, 300
+
+    def begin(self) -> None:
+        self.warm = self.rng.uniform(0.3, 0.6, (self.n, 10))
+        self.outside = self.rng.uniform(-0.2, 0.3, self.n)
+
+    def observe(self) -> Floats:
+        hour = 2.0 * np.pi * self.t / 24.0
+        clock = np.full((self.n, 2), [np.sin(hour), np.cos(hour)])
+        return np.concatenate([self.warm, self.outside[:, None], clock], 1)
+
+    @property
+    def _is_day(self) -> bool:
+        return 7 <= self.t % 24 < 19
+
+    def advance(self, actions: Ints) -> Floats:
+        wanted = 0.7 if self._is_day else 0.4
+        walls = 0.05 * (np.roll(self.warm, 1, 1) + np.roll(self.warm, -1, 1) - 2.0 * self.warm)
+        leak = 0.15 * (self.outside[:, None] - self.warm)
+        self.warm = self.warm + walls + leak + 0.12 * actions
+        off = np.abs(self.warm - wanted)
+        return -(2.0 * off + 0.1 * actions).sum(1)
+
+    def rule(self) -> Ints:
+        """What brings a room next to what is wanted."""
+        wanted = 0.7 if self._is_day else 0.4
+        need = wanted - self.warm + 0.15 * (self.warm - self.outside[:, None])
+        return np.clip(np.round(need / 0.12), 0, 2).astype(int)
+
+    def log(self) -> Ints:
+        return self.mixed(np.full((self.n, 10), 2 if self._is_day else 0), 0.03)
+
+
+class Assembly(Task):
+    """Five robots put six parts together in order; two on one part get in each other's way."""
+
+    nvec, horizon, episodes = [7] * 5, 30, 600
+
+    def begin(self) -> None:
+        self.done = np.zeros((self.n, 6))
+        self.skill = self.rng.uniform(0.1, 0.4, (self.n, 5))
+
+    def observe(self) -> Floats:
+        return np.concatenate([self.done, self.skill * 2.5], 1)
+
+    def advance(self, actions: Ints) -> Floats:
+        rows = np.arange(self.n)[:, None]
+        work = np.zeros((self.n, 7))
+        crowd = np.zeros((self.n, 7))
+        np.add.at(work, (rows, actions), self.skill)
+        np.add.at(crowd, (rows, actions), 1.0)
+        # A part can be worked on once the one two before it is done.
+        is_open = np.ones((self.n, 6), bool)
+        is_open[:, 2:] = self.done[:, :-2] >= 1.0
+        pace = np.where(crowd[:, 1:] <= 2.0, 1.0, 0.4)
+        before = (self.done >= 1.0).sum(1)
+        self.done = np.minimum(self.done + is_open * work[:, 1:] * pace, 1.0)
+        parts = (self.done >= 1.0).sum(1) - before
+        wear = 0.05 * (actions > 0).sum(1)
+        return parts + 3.0 * (self.done >= 1.0).all(1) - wear
+
+    def fails(self) -> Ints:
+        return (self.done >= 1.0).all(1)
+
+    def rule(self) -> Ints:
+        """Two on the first open part, two on the next, one rests."""
+        left = np.where(self.done < 1.0, np.arange(6), 99)
+        order = np.sort(left, 1)
+        first, second = order[:, 0] % 99, np.where(order[:, 1] == 99, order[:, 0], order[:, 1]) % 99
+        best = (-self.skill).argsort(1)
+        actions = np.zeros((self.n, 5), int)
+        rows = np.arange(self.n)
+        for place, part in enumerate([first, first, second, second]):
+            actions[rows, best[:, place]] = part + 1
+        return actions
+
+    def log(self) -> Ints:
+        is_open = np.ones((self.n, 6), bool)
+        is_open[:, 2:] = self.done[:, :-2] >= 1.0
+        liked = self.rng.random((self.n, 5, 6)) + (is_open & (self.done < 1.0))[:, None]
+        rests = self.rng.random((self.n, 5)) < 0.2
+        return self.mixed(np.where(rests, 0, liked.argmax(2) + 1), 0.2)
+
+
 NEWEST_TASKS: dict[str, type[Task]] = {
-    task.__name__.lower(): task for task in (Menu, Dials, Conventions, Orders, Furnaces, Jackpots)
+    task.__name__.lower(): task
+    for task in (
+        *(Menu, Dials, Conventions, Orders, Furnaces, Jackpots),
+        *(Swarm, Tanks, Auctions, Schedules, Assembly),
+    )
 }
