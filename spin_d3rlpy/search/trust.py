@@ -355,9 +355,9 @@ class Trust:
     def are_large_in_model(self) -> tuple[bool, ...]:
         """By search, whether less is confirmed, of a gain that the model of states finds large.
 
-        Critics confirm a gain by the first discount that is surely above 0, and what it returns
-        more than imitation in the model is surely half of the spread of returns or more; where
-        critics value afterstates, surely more.
+        Critics confirm a gain by the first discount that is surely above 0, and the mildest search
+        by it surely returns more than imitation in the model, by half of the spread of returns or
+        more; where critics value afterstates, any search that surely returns more.
         """
         least = 0.0 if self.foresees else LEAST_MODELED_GAIN * self.spread
         figures = zip(
@@ -368,7 +368,7 @@ class Trust:
             strict=True,
         )
         return tuple(
-            may and gain - SURE_IN_MODEL * error > least and not acts_anyway
+            may and gain - SURE_IN_MODEL * error > 0.0 and gain > least and not acts_anyway
             for may, gain, error, acts_anyway in figures
         )
 
@@ -376,8 +376,10 @@ class Trust:
     def _may_be_modeled(self) -> tuple[bool, ...]:
         """By search, whether critics confirm any gain and the model has not found that it fails.
 
-        Of searches by the first discount alone: critics' values by shorter ones leave out what
-        comes later, and only the model would know it.
+        Of the mildest search by the first discount alone: critics' values by shorter ones leave out
+        what comes later, and only the model would know it. Bolder ones lead where it is wrong: of
+        23 that it surely found to gain in 15 tasks, 11 returned less than imitation, of 24 milder
+        ones 3.
 
         Where critics value afterstates, the data have shown that it does, and any search may be
         large. In a log whose policy always ends in a pit, one action that avoids them gains nothing
@@ -388,11 +390,13 @@ class Trust:
             self.searches, self.confirmed, self.standard_errors, self.has_failed, strict=True
         )
         is_asked, gamma = self.has_model and self.spread > 0.0, self.searches[0].gamma
+        mildest = max(flexibility for by, flexibility in self.searches if by == gamma)
         return tuple(
             is_asked
             and not failed
             and (
-                self.foresees or (way.gamma == gamma and gain >= least and gain - 2.0 * error > 0.0)
+                self.foresees
+                or (way == (gamma, mildest) and gain >= least and gain - 2.0 * error > 0.0)
             )
             for way, gain, error, failed in figures
         )

@@ -271,6 +271,20 @@ def test_a_gain_that_is_large_in_the_model_acts_though_critics_confirm_a_part() 
     assert unsure.to_try() is None
 
 
+def test_what_the_model_alone_finds_large_is_the_mildest_search() -> None:
+    """As of goods that arrive later, where the milder search lost and the bolder one acted."""
+    ways = Search(0.99, 0.02), Search(0.99, 0.1)
+    critics = Trust(ways, (3.0, 2.9), (1.0, 0.9), (0.1, 0.1), 100, spread=4.0)
+    asked = critics.with_samples(torch.zeros(2))
+    assert asked.to_try() == 1
+    # Surely a gain, and half of the spread: not surely half of it.
+    assert asked.with_search(1, torch.tensor([1.5, 2.7])).best == ways[1]
+    assert asked.with_search(1, torch.tensor([1.5, 2.4])).acts_by == "imitation"
+    lost = asked.with_search(1, torch.tensor([-0.1, 0.1]))
+    assert (lost.acts_by, lost.to_try()) == ("imitation", None)
+    assert lost.with_search(0, torch.tensor([9.0, 9.1])).acts_by == "imitation"
+
+
 def test_any_search_may_be_large_in_a_model_of_afterstates() -> None:
     """Critics find that one action, and then those of the log, gain nothing."""
     critics = Trust((FIRST, SECOND), (3.0, -0.1), (-1.0, -0.2), (0.1, 0.1), 100, spread=4.0)
