@@ -44,13 +44,11 @@ BUDGET_SHARE = 0.15  # of the seconds that the first stages leave
 DROPOUT = 0.3
 TESTED_SHARE = 0.1  # of the episodes
 PROBE_UPDATES, PROBE_WIDTH = 600, 128
-LEAST_TOLD = 0.8  # share of the variance of each column's changes
-# Of the reward by the next state, times that by state and action. It has to be surely more, for a
-# few fatal ends can be most of the variance: of CoNE with 10 % of pits (placement 2) it was 1.18
-# and, in bfloat16, above 1.2; by actions alone the search walked into a pit.
+LEAST_TOLD = 0.9  # share of the variance of each column's changes
+# Of the reward by the next state, times that by state and action.
 MOST_ERROR = 1.2
 SURELY = 2.0  # standard errors, row by row
-LITTLE_ERROR = 0.2  # of the variance of rewards: both learn few data by heart
+LITTLE_ERROR = 1e-3  # of the variance of rewards: both tell them
 # That policies act for. A humanoid that searches for the next rewards returns more than imitation
 # for 32 steps from its first states, and less for 64: it does not get up.
 STEPS = 64
@@ -400,19 +398,26 @@ def can_foresee(
         reward_error=round(float(of_next.mean()), 3),
         reward_error_by_actions=round(float(of_actions.mean()), 3),
     )
-    return least >= LEAST_TOLD and not tells_surely_less(of_next, of_actions)
+    return least >= LEAST_TOLD and not tells_less(of_next, of_actions)
 
 
-def tells_surely_less(of_next: torch.Tensor, of_actions: torch.Tensor) -> bool:
-    """Whether the next state surely tells less of the rewards than state and action do.
+def tells_less(of_next: torch.Tensor, of_actions: torch.Tensor) -> bool:
+    """Whether the next state tells less of the rewards than state and action do.
+
+    That is by the median step, or surely by the mean. A few fatal ends are most of the mean: on
+    CoNE with 10 % of pits it is 1.2 times as large at times, the median 0.1 to 0.8 times. Where
+    robots are paid for what a step completes the median is 1.5 and 2.2 times as large, and a search
+    by the next state returned -4.5 (assembly; the log 6.5). Rare rewards show in the mean alone.
 
     Args:
-        of_next: squared errors of rewards of the same steps by the next state, `(n,)`.
-        of_actions: by state and action, `(n,)`.
+        of_next: squared errors of standardized rewards by the next state, `(n,)`.
+        of_actions: by state and action, of the same steps.
     """
     excess = of_next - MOST_ERROR * of_actions
-    is_sure = bool(excess.mean() > SURELY * excess.std() / len(excess) ** 0.5)
-    return is_sure and float(of_next.mean()) > LITTLE_ERROR
+    is_surely_worse = bool(excess.mean() > SURELY * excess.std() / len(excess) ** 0.5)
+    medians = float(of_next.median()), float(of_actions.median())
+    is_usually_worse = medians[0] > max(MOST_ERROR * medians[1], LITTLE_ERROR)
+    return is_usually_worse or (is_surely_worse and float(of_next.mean()) > LITTLE_ERROR)
 
 
 @torch.no_grad()

@@ -26,7 +26,7 @@ from spin_d3rlpy.data.buffer.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.search import state_model
 from spin_d3rlpy.search.afterstates import Afterstates
 from spin_d3rlpy.search.places import Places
-from spin_d3rlpy.search.state_model import StateModel, learn, tells_surely_less
+from spin_d3rlpy.search.state_model import StateModel, learn, tells_less
 from spin_d3rlpy.training.budget import Budget
 from spin_d3rlpy.training.loop import Run
 from tests.algos.test_imitation_alone import Clock
@@ -38,7 +38,11 @@ EVERYWHERE = np.array([*itertools.product(range(SIZE), repeat=D)], np.float32)[:
 
 
 def walks(
-    n: int = 1500, ends: bool = True, chance: float = 0.0, paid_by: str = "place"
+    n: int = 1500,
+    ends: bool = True,
+    chance: float = 0.0,
+    paid_by: str = "place",
+    cost: float = 50.0,
 ) -> DeviceReplayBuffer:
     """Random walks in a grid in whose middle, apart from its edges, episodes end badly.
 
@@ -46,17 +50,19 @@ def walks(
         n: steps.
         ends: whether they do; if not, episodes have 20 steps.
         chance: share of steps that lead anywhere.
-        paid_by: `"place"` or `"action"`, what rewards depend on.
+        paid_by: `"place"`, `"action"` or `"progress"`, what rewards depend on.
+        cost: of a bad end.
     """
     rng, episodes = np.random.default_rng(0), list[EpisodeArrays]()
     x, rows, chosen, paid = np.zeros(D), [np.zeros(D)], [], []
     while sum(len(e.rewards) for e in episodes) < n:
         bits = rng.integers(0, 2, 2 * D)
-        x = np.clip(x + bits[::2] - bits[1::2], 0, SIZE - 1)
+        before, x = x.sum(), np.clip(x + bits[::2] - bits[1::2], 0, SIZE - 1)
         if rng.random() < chance:
             x = rng.integers(0, SIZE, D).astype(float)
         falls = ends and bool(((x > 0) & (x < SIZE - 1)).all())
-        reward = bits.sum() if paid_by == "action" else x.sum() - 50.0 * falls
+        by_place = x.sum() - before * (paid_by == "progress") - cost * falls
+        reward = bits.sum() if paid_by == "action" else by_place
         rows.append(x)
         chosen.append(bits)
         paid.append(reward)
@@ -82,15 +88,19 @@ def algorithm(kind: Any = SPINIDQL, **fields: Any) -> Any:
     return kind(recipe="tuned", short_gammas=[0.0], **size, **fields)
 
 
-def test_a_few_fatal_ends_do_not_decide_whether_the_next_state_tells_the_reward() -> None:
-    """As of CoNE with 10 % of pits, where two of 1,000 steps were most of both errors."""
-    of_actions = torch.full((1000,), 0.3)
-    by_luck = of_actions.clone()
-    by_luck[:2] += 100.0
-    assert by_luck.mean() > 1.2 * of_actions.mean()
-    assert not tells_surely_less(by_luck, of_actions)
-    assert tells_surely_less(1.3 * of_actions + 0.1 * torch.rand(1000), of_actions)
-    assert not tells_surely_less(0.13 * torch.ones(1000), 0.1 * torch.ones(1000))  # both little
+def test_neither_a_few_fatal_ends_nor_usual_steps_hide_what_the_next_state_tells() -> None:
+    of_actions = 0.1 * torch.rand(1000, generator=torch.Generator().manual_seed(0))
+    fatal, rare = of_actions.clone(), of_actions.clone()
+    fatal[:2] += 100.0  # as of CoNE: two of 1,000 steps are most of the error
+    rare[:50] += 1.0
+    assert fatal.mean() > 1.2 * of_actions.mean()
+    assert not tells_less(fatal, of_actions)
+    assert tells_less(rare, of_actions)
+    assert tells_less(1.3 * of_actions, of_actions)
+    usual = 1.5 * of_actions  # though by the mean nothing is sure
+    of_both = torch.cat([of_actions, torch.tensor([90.0, 0.0])])
+    assert tells_less(torch.cat([usual, torch.tensor([0.0, 90.0])]), of_both)
+    assert not tells_less(3e-4 * torch.ones(1000), 1e-4 * torch.ones(1000))  # both tell all
 
 
 @pytest.mark.parametrize(
@@ -100,6 +110,8 @@ def test_a_few_fatal_ends_do_not_decide_whether_the_next_state_tells_the_reward(
         ({"ends": False}, False),
         ({"chance": 0.3}, False),
         ({"paid_by": "action"}, False),
+        ({"paid_by": "progress"}, False),
+        ({"cost": 500.0}, True),  # nearly all of the variance of rewards
     ],
 )
 def test_data_decide_whether_critics_value_where_an_action_leads(
