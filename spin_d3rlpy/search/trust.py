@@ -54,6 +54,11 @@ LEAST_VARIED = 0.95
 # gained 0.055, 86 % of it confirmed, and wrote to tired customers: -2 instead of 5. Those that
 # paid gained 0.08 or more.
 LEAST_SHORT_GAIN = 0.07
+# Times what the best held-out episode returned more than the mean in each step, where no model of
+# states tells what follows. Gains of all steps add up, and critics that agree on far more are
+# wrong together: six and nine times it on assembly (searches return -4, the log 6.5); where they
+# were right 2.7 (clinic) and 4 (dials).
+MOST_IMPLIED = 5.0
 # The same of what a search returns in the model of states more than imitation, where critics
 # confirm less. Where the log's rewards are noisy they confirm a third of what pays (campaigns: 17
 # in the model, 10 in truth, of a spread of 12); gains of 0.17 and 0.27 were worth little.
@@ -71,6 +76,7 @@ SURE_IN_MODEL = 3.0
 LEVEL = 0.5
 LEAST_CHANCE = 1e-3  # share of slots: policies without chance change none
 NOT_TRIED = 1e30  # standard error of what was not measured; files hold finite numbers
+ANY_ROOM = 1e30  # it was not measured
 ALL_UNTOLD = 1e30  # of a model of states that is not believed, whatever a search gains in it
 LEAST_STATES = 32  # fewer do not tell
 FIRST_STATES = 64  # enough where no search is near the bound
@@ -130,6 +136,8 @@ class Trust:
             `ALL_UNTOLD` if logged actions return more in it than was logged.
         foresees: whether critics value afterstates, as the data have shown that this model tells
             where actions lead.
+        room: what the best held-out episode returned more than the mean, divided by the mean number
+            of steps.
     """
 
     searches: tuple[Search, ...]
@@ -150,6 +158,7 @@ class Trust:
     choices: float = 0.0
     untold: float = 0.0
     foresees: bool = False
+    room: float = ANY_ROOM
 
     def __post_init__(self) -> None:
         if not self.modeled:
@@ -268,11 +277,21 @@ class Trust:
         """By search, whether enough is known of what follows an action to judge it.
 
         A model of states knows it. Without one, critics by the first discount have to, and judge
-        searches by this discount, and those that gain 7 % of the spread of returns or more.
+        searches by this discount, and those that gain 7 % of the spread of returns or more; of no
+        search what would add up to far more than any episode returned.
         """
         least, gamma = LEAST_SHORT_GAIN * self.spread, self.searches[0].gamma
-        pairs = zip(self.searches, self.confirmed, strict=True)
-        return tuple(self.has_model or way.gamma == gamma or gain >= least for way, gain in pairs)
+        figures = zip(self.searches, self.confirmed, self._are_possible, strict=True)
+        return tuple(
+            self.has_model or (is_possible and (way.gamma == gamma or gain >= least))
+            for way, gain, is_possible in figures
+        )
+
+    @property
+    def _are_possible(self) -> tuple[bool, ...]:
+        """By search, whether its gains in all steps of an episode could be true."""
+        most = MOST_IMPLIED * self.room
+        return tuple(not self.is_sequential or gain <= most for gain in self.confirmed)
 
     @property
     def are_confirmed(self) -> tuple[bool, ...]:
@@ -545,6 +564,12 @@ class Trust:
     def _judges(self) -> str:
         if self.are_judged[self._best]:
             return ""
+        if not self._are_possible[self._best]:
+            return (
+                f"; gained in each step, that is {self.confirmed[self._best] / self.room:.1f} times"
+                " what the best held-out episode returned more than the mean (expected "
+                f"{MOST_IMPLIED:g} at most where no model of states tells what follows)"
+            )
         return (
             f"; of a search by a discount shorter than {self.searches[0].gamma:g} a gain of "
             f"{LEAST_SHORT_GAIN:.0%} is expected where no model of states tells what follows"
@@ -623,9 +648,9 @@ class TrustSwitch(nn.Module):
     # changes
     figures: torch.Tensor
     states: torch.Tensor  # (1,): -1 as long as nothing was measured
-    # (10,): alternatives, spread, gains of the likeliest action and of samples with standard
+    # (11,): alternatives, spread, gains of the likeliest action and of samples with standard
     # errors, choices, whether decisions are sequential, what the model of states does not tell of
-    # rewards, whether critics value afterstates
+    # rewards, whether critics value afterstates, room
     of_policy: torch.Tensor
 
     def __init__(self, searches: Sequence[Search], is_tested: bool = True) -> None:
@@ -635,7 +660,7 @@ class TrustSwitch(nn.Module):
         figures[:2] = torch.tensor(searches, dtype=torch.float64).T
         self.register_buffer("figures", figures)
         self.register_buffer("states", torch.tensor([-1]))
-        self.register_buffer("of_policy", torch.zeros(10, dtype=torch.float64))
+        self.register_buffer("of_policy", torch.zeros(11, dtype=torch.float64))
 
     @property
     def trust(self) -> Trust | None:
@@ -647,7 +672,7 @@ class TrustSwitch(nn.Module):
             tuple, self.figures.tolist()
         )
         searches, figures = tuple(map(Search, gammas, flexibilities)), (promised, confirmed, errors)
-        *of_policy, choices, is_sequential, untold, foresees = self.of_policy.tolist()
+        *of_policy, choices, is_sequential, untold, foresees, room = self.of_policy.tolist()
         trust = Trust(searches, *figures, states, *of_policy, *of_model)
         return dataclasses.replace(
             trust,
@@ -655,6 +680,7 @@ class TrustSwitch(nn.Module):
             is_sequential=bool(is_sequential),
             untold=untold,
             foresees=bool(foresees),
+            room=room,
         )
 
     @trust.setter
@@ -667,6 +693,7 @@ class TrustSwitch(nn.Module):
         numbers = [trust.alternatives, trust.spread, trust.likeliest_gain, trust.likeliest_error]
         numbers += [trust.samples_gain, trust.samples_error]
         numbers += [trust.choices, float(trust.is_sequential), trust.untold, float(trust.foresees)]
+        numbers += [trust.room]
         self.of_policy.copy_(torch.tensor(numbers, dtype=torch.float64))
 
     def decide(self, mode: SearchMode = "auto") -> Search | None:

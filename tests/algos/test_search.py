@@ -867,6 +867,19 @@ def test_a_confirmed_search_is_chosen_though_another_promises_more() -> None:
     assert (nothing.acts_by, nothing.best) == ("imitation", searches[0])
 
 
+def test_gains_that_add_up_to_far_more_than_any_episode_returned_do_not_count() -> None:
+    """As of robots that put parts together: critics agreed on six times as much as there was."""
+    searches = Search(0.99, 0.02), Search(0.9, 0.02)
+    trust = Trust(searches, (0.6, 0.6), (0.59, 0.3), (0.01, 0.01), 64, spread=1.0)
+    step = dataclasses.replace(trust, is_sequential=True, room=0.12)
+    assert (step.acts_by, step.best) == ("search", searches[0])
+    more = dataclasses.replace(step, room=0.117)
+    assert (more.are_judged, more.acts_by) == ((False, True), "imitation")
+    assert "that is 5.0 times what the best held-out episode" in str(more)
+    assert dataclasses.replace(more, is_sequential=False).acts_by == "search"
+    assert more.with_samples(torch.zeros(2)).acts_by == "search"  # a model of states tells
+
+
 def test_a_small_gain_by_a_shorter_discount_does_not_count_without_a_model_of_states() -> None:
     """As of ViZDoom, where a search by the next reward shot and did not turn."""
     searches = Search(0.99, 0.02), Search(0.99, 0.1), Search(0.0, 0.02)

@@ -237,7 +237,10 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
                 trust = impl.measure_trust(*self._held_out_states(looked_at))
             choices = math.exp(sum(map(math.log, self._nvec)) / len(self._nvec))
             trust = dataclasses.replace(
-                trust, is_sequential=held_out.is_sequential, choices=choices
+                trust,
+                is_sequential=held_out.is_sequential,
+                choices=choices,
+                room=self._room(held_out),
             )
             model, told = impl.state_model, self._told_by_model(held_out)
             if model is not None and told >= LEAST_TOLD_REWARD:
@@ -248,6 +251,14 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
                 trust = impl.compare_in_model(trust, self._held_out_states(starts)[0], n_steps)
         impl.trust_critics(trust)
         LOG.info("Critics on held-out episodes", trust=str(trust))
+
+    def _room(self, held_out: DeviceReplayBuffer) -> float:
+        """Returns what the best episode returned more than the mean in each step of a mean one."""
+        scaler, rewards = self._config.reward_scaler, held_out.rewards
+        rewards = rewards if scaler is None else scaler.transform(rewards)
+        returns = held_out.with_rewards(rewards).returns()
+        n_steps = held_out.transition_count / held_out.size()
+        return float(returns.max() - returns.mean()) / n_steps
 
     def _told_by_model(self, held_out: DeviceReplayBuffer) -> float:
         """Returns the share of held-out rewards that the model of states tells; 0 without one.
