@@ -1,8 +1,9 @@
-"""Six tasks that were written after critics of afterstates, as a test of all that decides.
+"""Eleven tasks that were written after critics of afterstates, as a test of all that decides.
 
 Kinds that the others lack: slots of unlike sizes, a reward at the very end, two conventions in one
-log, goods that arrive later, few and long episodes with large rewards, rewards of rare jackpots.
-Units are their own.
+log, goods that arrive later, few and long episodes with large rewards, rewards of rare jackpots,
+sixteen slots, ends that can be foreseen, a budget, a log of hardly any chance, and parts that are
+put together in order. Units are their own.
 """
 
 from __future__ import annotations
