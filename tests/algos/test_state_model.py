@@ -159,6 +159,9 @@ def test_a_model_that_does_not_tell_held_out_rewards_is_not_believed() -> None:
     assert algo.impl.state_model is not None
     told = share_of_rewards(algo.impl.state_model, unseen, algo._transform)
     assert algo.trust.untold == pytest.approx(1.0 - told)
+    n_steps, returns = unseen.transition_count / unseen.size(), unseen.returns()
+    more = float(returns.max() - returns.mean())
+    assert algo.trust.room == pytest.approx(more / n_steps)
     algo._held_out = unseen.with_rewards(torch.randn(unseen.transition_count))
     algo.test_critics()
     assert (algo.trust.has_model, algo.trust.is_sequential) == (False, True)
