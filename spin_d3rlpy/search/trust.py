@@ -57,7 +57,7 @@ LEAST_SHORT_GAIN = 0.07
 # Times what the best held-out episode returned more than the mean in each step, where no model of
 # states tells what follows. Gains of all steps add up, and critics that agree on far more are
 # wrong together: six and nine times it on assembly (searches return -4, the log 6.5); where they
-# were right 2.7 (clinic) and 4 (dials).
+# were right 2.5 (clinic) and 4 (dials).
 MOST_IMPLIED = 5.0
 # The same of what a search returns in the model of states more than imitation, where critics
 # confirm less. Where the log's rewards are noisy they confirm a third of what pays (campaigns: 17

@@ -168,7 +168,7 @@ def test_a_model_that_does_not_tell_held_out_rewards_is_not_believed() -> None:
 
 
 def test_no_search_acts_by_a_model_that_returns_more_for_logged_actions_than_was_logged() -> None:
-    """As of goods that arrive later: it found ten times what the search lost."""
+    """As of goods that arrive later: it found a gain by a search that loses."""
     algo = algorithm(state_model_updates=200, batch_size=32)
     algo.config.policy.pretraining.max_updates = 5
     algo.fit(machines(100), n_steps=2, n_steps_per_epoch=2, **QUIET)
