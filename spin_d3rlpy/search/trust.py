@@ -138,6 +138,8 @@ class Trust:
             where actions lead.
         room: what the best held-out episode returned more than the mean, divided by the mean number
             of steps.
+        can_stay: whether a held-out step left the observation as it was. A function of the
+            observation may stay there for ever, so samples that imitate are drawn anew.
     """
 
     searches: tuple[Search, ...]
@@ -159,6 +161,7 @@ class Trust:
     untold: float = 0.0
     foresees: bool = False
     room: float = ANY_ROOM
+    can_stay: bool = False
 
     def __post_init__(self) -> None:
         if not self.modeled:
@@ -566,9 +569,9 @@ class Trust:
             return ""
         if not self._are_possible[self._best]:
             return (
-                f"; gained in each step, that is {self.confirmed[self._best] / self.room:.1f} times"
-                " what the best held-out episode returned more than the mean (expected "
-                f"{MOST_IMPLIED:g} at most where no model of states tells what follows)"
+                f"; in each step that is more than {MOST_IMPLIED:g} times the {self.room:.2g} that "
+                "the best held-out episode returned more than the mean (no more can be true where "
+                "no model of states tells what follows)"
             )
         return (
             f"; of a search by a discount shorter than {self.searches[0].gamma:g} a gain of "
@@ -648,9 +651,9 @@ class TrustSwitch(nn.Module):
     # changes
     figures: torch.Tensor
     states: torch.Tensor  # (1,): -1 as long as nothing was measured
-    # (11,): alternatives, spread, gains of the likeliest action and of samples with standard
+    # (12,): alternatives, spread, gains of the likeliest action and of samples with standard
     # errors, choices, whether decisions are sequential, what the model of states does not tell of
-    # rewards, whether critics value afterstates, room
+    # rewards, whether critics value afterstates, room, whether a step can stay
     of_policy: torch.Tensor
 
     def __init__(self, searches: Sequence[Search], is_tested: bool = True) -> None:
@@ -660,7 +663,7 @@ class TrustSwitch(nn.Module):
         figures[:2] = torch.tensor(searches, dtype=torch.float64).T
         self.register_buffer("figures", figures)
         self.register_buffer("states", torch.tensor([-1]))
-        self.register_buffer("of_policy", torch.zeros(11, dtype=torch.float64))
+        self.register_buffer("of_policy", torch.zeros(12, dtype=torch.float64))
 
     @property
     def trust(self) -> Trust | None:
@@ -672,7 +675,9 @@ class TrustSwitch(nn.Module):
             tuple, self.figures.tolist()
         )
         searches, figures = tuple(map(Search, gammas, flexibilities)), (promised, confirmed, errors)
-        *of_policy, choices, is_sequential, untold, foresees, room = self.of_policy.tolist()
+        *of_policy, choices, is_sequential, untold, foresees, room, can_stay = (
+            self.of_policy.tolist()
+        )
         trust = Trust(searches, *figures, states, *of_policy, *of_model)
         return dataclasses.replace(
             trust,
@@ -681,6 +686,7 @@ class TrustSwitch(nn.Module):
             untold=untold,
             foresees=bool(foresees),
             room=room,
+            can_stay=bool(can_stay),
         )
 
     @trust.setter
@@ -693,7 +699,7 @@ class TrustSwitch(nn.Module):
         numbers = [trust.alternatives, trust.spread, trust.likeliest_gain, trust.likeliest_error]
         numbers += [trust.samples_gain, trust.samples_error]
         numbers += [trust.choices, float(trust.is_sequential), trust.untold, float(trust.foresees)]
-        numbers += [trust.room]
+        numbers += [trust.room, float(trust.can_stay)]
         self.of_policy.copy_(torch.tensor(numbers, dtype=torch.float64))
 
     def decide(self, mode: SearchMode = "auto") -> Search | None:

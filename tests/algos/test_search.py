@@ -673,6 +673,12 @@ def test_of_nearly_uniform_decisions_samples_imitate(changes: Any, acts_by: str)
     assert switch.trust == trust
 
 
+def test_critics_that_agree_on_a_gain_where_all_episodes_return_the_same_are_refused() -> None:
+    trust = Trust((ALONE,), (1.0,), (0.95,), (0.01,), 64, 2.0, is_sequential=True, room=0.0)
+    assert trust.acts_by == "imitation"
+    assert "more than 5 times the 0 that the best held-out episode" in str(trust)
+
+
 def test_a_log_of_chance_alone_is_imitated_by_samples() -> None:
     buffer = logged(lambda s, a: np.zeros(len(a), np.float32))
     algo = new_algorithm(SPINIDQL, **search_fields(SPINIDQL))
@@ -875,7 +881,7 @@ def test_gains_that_add_up_to_far_more_than_any_episode_returned_do_not_count() 
     assert (step.acts_by, step.best) == ("search", searches[0])
     more = dataclasses.replace(step, room=0.117)
     assert (more.are_judged, more.acts_by) == ((False, True), "imitation")
-    assert "that is 5.0 times what the best held-out episode" in str(more)
+    assert "more than 5 times the 0.12 that the best held-out episode" in str(more)
     assert dataclasses.replace(more, is_sequential=False).acts_by == "search"
     assert more.with_samples(torch.zeros(2)).acts_by == "search"  # a model of states tells
 
@@ -988,6 +994,31 @@ def test_samples_that_imitate_are_a_function_of_the_state(extension: str, tmp_pa
     np.testing.assert_array_equal(found, samples[:9])
     algo.config.search = "never"
     np.testing.assert_array_equal(algo.predict(x), likeliest)
+
+
+def test_samples_that_imitate_are_drawn_anew_where_a_state_can_stay(tmp_path: Any) -> None:
+    """Files have no random numbers: their samples are a function of the state."""
+    d3rlpy.seed(0)
+    buffer = logged(lambda s, a: (a[:, 0] == a[:, 1]).astype(np.float32))  # random actions
+    algo = new_algorithm(SPINIDQL, **search_fields(SPINIDQL), gamma=0.0)
+    algo.fit(buffer, n_steps=20, n_steps_per_epoch=20, **QUIET)
+    impl: Any = algo.impl
+    refused = dataclasses.replace(sure(), confirmed=(0.0,), likeliest_gain=-1.0, can_stay=True)
+    impl.modules.trust.trust = refused
+    assert algo.trust == refused
+    x = np.repeat(np.random.default_rng(0).normal(size=(1, 3)), 600, 0).astype(np.float32)
+    for samples in (algo.predict(x), algo.predict_with(x)):
+        assert np.bincount(samples[:, 0], minlength=3).min() > 60
+    assert (algo.predict(x) != algo.predict(x)).any()
+    path = str(tmp_path / "policy.pt")
+    algo.save_policy(path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        found = torch.jit.load(path)(torch.from_numpy(x[:9])).numpy()
+    impl.modules.trust.trust = dataclasses.replace(refused, can_stay=False)
+    np.testing.assert_array_equal(found, algo.predict(x[:9]))
+    impl.modules.trust.trust = dataclasses.replace(refused, likeliest_gain=1.0)
+    assert (algo.predict(x) == algo.predict(x[:1])).all()
 
 
 def test_untrusted_critics_do_not_choose() -> None:

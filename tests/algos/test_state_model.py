@@ -165,6 +165,11 @@ def test_a_model_that_does_not_tell_held_out_rewards_is_not_believed() -> None:
     algo._held_out = unseen.with_rewards(torch.randn(unseen.transition_count))
     algo.test_critics()
     assert (algo.trust.has_model, algo.trust.is_sequential) == (False, True)
+    assert algo.trust.can_stay is unseen.can_stay()
+    rows = torch.arange(unseen.transition_count + unseen.size())
+    algo._held_out = unseen.with_observations(torch.zeros_like(unseen.observations_at(rows)))
+    algo.test_critics()
+    assert algo.trust.can_stay
 
 
 def test_no_search_acts_by_a_model_that_returns_more_for_logged_actions_than_was_logged() -> None:

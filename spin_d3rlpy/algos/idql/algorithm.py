@@ -241,6 +241,7 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
                 is_sequential=held_out.is_sequential,
                 choices=choices,
                 room=self._room(held_out),
+                can_stay=held_out.can_stay(),
             )
             model, told = impl.state_model, self._told_by_model(held_out)
             if model is not None and told >= LEAST_TOLD_REWARD:

@@ -338,22 +338,35 @@ class IDQLImpl(ActorCriticImpl):
         """Returns noise that never changes, of n candidates, and their temperature.
 
         The noise is `(n, S)`. A single candidate by the same one would be the same deviation from
-        the data's usual actions in all states. So it has none, or where samples imitate noise by
-        its state, `(1, B, S)`.
+        the data's usual actions in all states. So it has none, or where samples imitate noise of
+        each state, `(1, B, S)`.
         """
         temperature = self._config.candidate_temperature
         if n == 1 and self._imitates_by_samples:
-            return self._noise_by_state(x)[None], temperature
+            place = self._random_places(x) if self._can_stay else self._places_by_state(x)
+            return self._sample_noise.index_select(0, place)[None], temperature
         return self._candidate_noise[:n], temperature if n > 1 else 0.0
 
-    def _noise_by_state(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns noise `(B, S)` that is a function of the state, and unrelated in others."""
+    @property
+    def _can_stay(self) -> bool:
+        """Whether an action may leave the state as it is, where the same one would be taken again.
+
+        A file has no random numbers, so that its samples are a function of the state there, too.
+        """
+        trust = None if is_exporting() else self._modules.trust.trust
+        return trust is not None and trust.can_stay
+
+    def _random_places(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns which sample is taken in each state `(B,)`, a new one in each call."""
+        return torch.randint(SAMPLES, (len(x),), device=x.device)
+
+    def _places_by_state(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns the same as a function of the state, and unrelated in others."""
         numbers = x.flatten(1).double()
         # Multiples of the golden ratio, less whole numbers: no two columns count alike.
         multiples = torch.arange(1, numbers.shape[1] + 1, device=x.device).double() * 0.6180339887
         position = (numbers * (1.0 + multiples - multiples.floor())).sum(1) * 1000.0
-        place = ((position - position.floor()) * SAMPLES).long().clamp(max=SAMPLES - 1)
-        return self._sample_noise.index_select(0, place)
+        return ((position - position.floor()) * SAMPLES).long().clamp(max=SAMPLES - 1)
 
     def _values_of_candidates(self, x: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
         """Values `(E, A, B)` of actions `(A, B, N)`, by the discount that the search acts by."""
