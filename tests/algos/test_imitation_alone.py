@@ -107,7 +107,7 @@ def networks(algo: Any) -> list[torch.Tensor]:
     return [value for module in modules.values() for value in module.state_dict().values()]
 
 
-def test_a_search_is_out_of_reach_if_others_confirm_less_than_60_percent_of_every_gain() -> None:
+def test_searches_are_out_of_reach_if_others_confirm_little_of_every_gain() -> None:
     searches = (Search(0.99, 0.02), Search(0.0, 0.02))
 
     def trust(*confirmed: float) -> Trust:
@@ -122,6 +122,10 @@ def test_a_search_is_out_of_reach_if_others_confirm_less_than_60_percent_of_ever
     small = dataclasses.replace(trust(0.4, 0.6), spread=100.0)  # of which that gain is 0.6 %
     assert small.is_out_of_reach
     assert not dataclasses.replace(small, standard_errors=(0.01, 0.25)).is_out_of_reach
+    doubted = dataclasses.replace(trust(0.65, 0.65), spread=40.0)  # 1.6 % of it, 0.75 % if doubted
+    assert doubted.is_out_of_reach
+    assert not dataclasses.replace(doubted, spread=29.0).is_out_of_reach
+    assert not dataclasses.replace(doubted, standard_errors=(0.01, 0.03)).is_out_of_reach
 
 
 def test_critics_out_of_reach_leave_their_time_to_the_structure_model() -> None:

@@ -263,20 +263,37 @@ def test_what_the_model_does_not_tell_of_rewards_it_can_be_wrong_by() -> None:
 
 
 def test_a_gain_that_is_large_in_the_model_acts_though_critics_confirm_a_part() -> None:
-    """They confirm a third and 40 %: each doubts more of a gain than it confirms."""
-    figures = (3.0, 2.0), (1.0, 0.8), (0.1, 0.1)
+    """They confirm a third and 30 %: each doubts more of a gain than it confirms."""
+    figures = (3.0, 2.0), (1.0, 0.6), (0.1, 0.1)
     critics = Trust((FIRST, SECOND), *figures, 100, spread=4.0)
     assert (critics.acts_by, critics.to_try()) == ("imitation", None)
     asked = critics.with_samples(torch.zeros(2))
-    assert (asked.acts_by, asked.to_try()) == ("imitation", 0)
+    assert (asked.acts_by, asked.to_try()) == ("imitation", 1)
     large = asked.with_search(0, torch.tensor([2.9, 3.1]))
-    assert (large.acts_by, large.best, large.to_try()) == ("search", FIRST, None)
+    assert (large.acts_by, large.best, large.to_try()) == ("search", FIRST, 1)
     assert "75% of the standard deviation of returns" in str(large)
     assert asked.with_search(0, torch.tensor([1.9, 2.0])).acts_by == "imitation"
-    # A shorter discount leaves out what comes later, and critics do not confirm it.
-    assert asked.with_search(1, torch.tensor([3.9, 4.1])).acts_by == "imitation"
     unsure = dataclasses.replace(asked, standard_errors=(0.6, 0.6))
     assert unsure.to_try() is None
+
+
+def test_the_model_alone_decides_for_a_shorter_discount_only_if_it_surely_prefers_it() -> None:
+    """What comes later it would have to know alone; by the first discount critics know it, too."""
+    figures = (3.0, 2.0), (1.0, 0.6), (0.1, 0.1)
+    asked = Trust((FIRST, SECOND), *figures, 100, spread=4.0).with_samples(torch.zeros(2))
+    alone = asked.with_search(1, torch.tensor([3.9, 4.1]))
+    assert (alone.acts_by, alone.to_try()) == ("imitation", 0)
+    level = alone.with_search(0, torch.tensor([3.65, 3.95]))  # +- 0.11: less by 0.2
+    assert (level.acts_by, level.best) == ("search", FIRST)
+    better = alone.with_search(0, torch.tensor([3.6, 3.9]))  # by 0.25
+    assert (better.acts_by, better.best) == ("search", SECOND)
+    assert alone.with_search(0, torch.tensor([-0.1, 0.1])).best == SECOND
+    small = asked.with_search(1, torch.tensor([1.8, 2.0])).with_search(0, torch.tensor([0.9, 1.1]))
+    assert small.acts_by == "imitation"  # half of the spread is asked
+    little = dataclasses.replace(asked, confirmed=(1.0, 0.03))  # less than 1 % of it
+    assert little.to_try() == 0
+    bold = Trust((FIRST._replace(action_flexibility=0.5), SECOND), *figures, 100, spread=4.0)
+    assert bold.with_samples(torch.zeros(2)).to_try() == 0
 
 
 def test_what_the_model_alone_finds_large_is_the_mildest_search() -> None:
