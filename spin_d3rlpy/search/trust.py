@@ -80,6 +80,7 @@ ANY_ROOM = 1e30  # it was not measured
 ALL_UNTOLD = 1e30  # of a model of states that is not believed, whatever a search gains in it
 LEAST_STATES = 32  # fewer do not tell
 FIRST_STATES = 64  # enough where no search is near the bound
+SECOND_STATES = 256  # where these look as if no search is in reach, and do not tell it surely
 MOST_STATES = 1024
 MOST_CHOICES = 5000  # slots times states: a search visits each
 # Moves of all states, which a search values in each round. Trained policies leave few; one that is
@@ -444,7 +445,7 @@ class Trust:
         Or it is by this discount, or critics value afterstates. What comes later a shorter one
         leaves out, and only the model would know it: on campaigns it found 10 +- 1 by discount 0
         and 15 +- 2 by the first one, which return -10 and 14. On lanes 57 +- 10 and 32 +- 9, and
-        101 and 27 in truth. All 25 mild searches of 8 tasks that it preferred by two standard
+        101 and 27 in truth. All 21 mild searches of 7 tasks that it preferred by two standard
         errors returned more than the mildest by the first discount.
         """
         first = self.searches[0].gamma
@@ -471,12 +472,21 @@ class Trust:
         shares rise, and with them the mistakes that all critics share: on `signals` from 0.5 to
         0.87, of searches that returned half of what imitation does.
         """
+        return self._is_far(2.0)
+
+    @property
+    def looks_out_of_reach(self) -> bool:
+        """Whether they are as far as these states tell, surely or not."""
+        return self._is_far(0.0)
+
+    def _is_far(self, doubt: float) -> bool:
+        """Returns whether they are, by some standard errors."""
         least, least_careful = LEAST_GAIN * self.spread, LEAST_CAREFUL_GAIN * self.spread
         figures = zip(
             self.careful_gains, self.confirmed, self.promised, self.standard_errors, strict=True
         )
         is_far = all(
-            careful + 4.0 * error < least  # what is not confirmed counts twice
+            careful + doubt * 2.0 * error < least  # what is not confirmed counts twice
             or (confirmed < LEAST_IN_REACH * promised and careful < least_careful)
             for careful, confirmed, promised, error in figures
         )

@@ -21,7 +21,7 @@ from spin_d3rlpy.asm import ActionStructureModel, PretrainingConfig
 from spin_d3rlpy.asm.pretraining import Pretraining
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.policies.further_pretraining import FurtherPretraining
-from spin_d3rlpy.search.trust import Search, Trust
+from spin_d3rlpy.search.trust import FIRST_STATES, Search, Trust
 from spin_d3rlpy.training.budget import Budget
 from spin_d3rlpy.training.loop import Run
 from tests.algos.problems import TINY
@@ -99,7 +99,7 @@ def has_one_model(algo: Any) -> bool:
 
 
 def out_of_reach(answer: bool) -> Any:
-    return mock.patch.object(Trust, "is_out_of_reach", property(lambda _: answer))
+    return mock.patch.object(Trust, "_is_far", return_value=answer)
 
 
 def networks(algo: Any) -> list[torch.Tensor]:
@@ -125,7 +125,8 @@ def test_searches_are_out_of_reach_if_others_confirm_little_of_every_gain() -> N
     doubted = dataclasses.replace(trust(0.65, 0.65), spread=40.0)  # 1.6 % of it, 0.75 % if doubted
     assert doubted.is_out_of_reach
     assert not dataclasses.replace(doubted, spread=29.0).is_out_of_reach
-    assert not dataclasses.replace(doubted, standard_errors=(0.01, 0.03)).is_out_of_reach
+    unsure = dataclasses.replace(doubted, standard_errors=(0.01, 0.03))
+    assert (unsure.is_out_of_reach, unsure.looks_out_of_reach) == (False, True)
 
 
 def test_critics_out_of_reach_leave_their_time_to_the_structure_model() -> None:
@@ -171,6 +172,27 @@ def test_it_is_asked_until_a_search_may_act(acts_by: str, brief_tests: int) -> N
     ):
         fitted()
     assert made.call_count == brief_tests + 1  # and the last, whole one
+
+
+@pytest.mark.parametrize("is_sure", [False, True])
+def test_more_states_are_looked_at_where_few_do_not_tell_surely(is_sure: bool) -> None:
+    measure, seen = IDQLImpl.measure_trust, list[int]()
+
+    def counted(impl: Any, x: torch.Tensor, states: torch.Tensor) -> Trust:
+        seen.append(len(x))
+        return measure(impl, x, states)
+
+    def is_far(trust: Trust, doubt: float) -> bool:
+        return doubt == 0.0 or (is_sure and trust.states > FIRST_STATES)
+
+    with (
+        mock.patch.object(Trust, "_is_far", is_far),
+        mock.patch.object(Trust, "acts_by", property(lambda _: "imitation")),
+        mock.patch.object(Trust, "is_clear", property(lambda _: True)),
+        mock.patch.object(IDQLImpl, "measure_trust", counted),
+    ):
+        assert has_given_up(fitted()) is is_sure
+    assert seen == [64, 256] * (1 if is_sure else 3) + [64]
 
 
 def test_of_steps_none_are_given_up() -> None:

@@ -53,6 +53,7 @@ from spin_d3rlpy.search.trust import (
     ALL_UNTOLD,
     FIRST_STATES,
     LEAST_STATES,
+    SECOND_STATES,
     Trust,
     TrustSwitch,
     states_to_look_at,
@@ -420,15 +421,20 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
         alone, held_out, impl = self._imitation, self._held_out, self.require_built()
         if alone is None or held_out is None or not alone.may_give_up or alone.has_begun:
             return super().spend_the_rest()
+        n_seen = 0
         with self._same_random_numbers():
             index, n_states, _ = self._steps_to_look_at(held_out)
-            trust = impl.measure_trust(*self._held_out_states(index[:n_states][:FIRST_STATES]))
+            for most in (FIRST_STATES, SECOND_STATES):
+                trust = impl.measure_trust(*self._held_out_states(index[:n_states][:most]))
+                n_seen += trust.states
+                if n_states <= most or trust.is_out_of_reach or not trust.looks_out_of_reach:
+                    break
         alone.may_give_up = trust.acts_by != "search"
         if trust.is_out_of_reach:
             alone.has_begun = True
             LOG.info("The rest of the time goes to imitation", reason=str(trust))
         has_model = self._told_by_model(held_out) >= LEAST_TOLD_REWARD
-        return n_states / trust.states + (MODEL_TEST if has_model else 0.0)
+        return n_states / n_seen + (MODEL_TEST if has_model else 0.0)
 
     def frozen_state(self) -> object:
         """Also how much the critics drop out, and whether they are trained."""
