@@ -395,7 +395,7 @@ class Trust:
             self._may_be_modeled,
             self.modeled,
             self.modeled_errors,
-            self._gain_by_looking_less_far,
+            self._beat_the_mildest,
             map(any, zip(self.are_confirmed, self.are_large, strict=True)),
             strict=True,
         )
@@ -439,7 +439,7 @@ class Trust:
         )
 
     @property
-    def _gain_by_looking_less_far(self) -> tuple[bool, ...]:
+    def _beat_the_mildest(self) -> tuple[bool, ...]:
         """By search, whether the model of states surely prefers it to the mildest by `gamma`.
 
         Or it is by this discount, or critics value afterstates. What comes later a shorter one

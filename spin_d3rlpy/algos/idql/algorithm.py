@@ -72,7 +72,7 @@ AFTERSTATES_DROPOUT = 0.5
 # know each such place by heart, and take places nearby that they have not seen for safe. CoNE with
 # 50 % of pits returned -18 after 60 passes and -129, a pit, after 550 (notebook, "More steps").
 MOST_PASSES = 60
-MODEL_TEST = 3.0  # times a brief test, about, which policies take in a model of states
+MODEL_TEST = 3.0  # times a test in 64 states, about, which policies take in a model of states
 
 
 @dataclasses.dataclass()
@@ -434,7 +434,8 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
             alone.has_begun = True
             LOG.info("The rest of the time goes to imitation", reason=str(trust))
         has_model = self._told_by_model(held_out) >= LEAST_TOLD_REWARD
-        return n_states / n_seen + (MODEL_TEST if has_model else 0.0)
+        in_model = MODEL_TEST * min(n_states, FIRST_STATES) if has_model else 0.0
+        return (n_states + in_model) / n_seen  # times as long as this test
 
     def frozen_state(self) -> object:
         """Also how much the critics drop out, and whether they are trained."""
