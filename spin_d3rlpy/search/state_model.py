@@ -441,20 +441,45 @@ def share_of_rewards(
     return float(1.0 - error / variance)
 
 
+class LoggedReturns(NamedTuple):
+    """What logged actions return, `(B,)`.
+
+    Attributes:
+        modeled: in a model of states.
+        paid: as was logged.
+    """
+
+    modeled: torch.Tensor
+    paid: torch.Tensor
+
+    @property
+    def are_optimistic(self) -> bool:
+        """Whether the model returns more than was logged, by a standard deviation.
+
+        What such a model finds to gain is its own mistake. One of goods that arrive late returned
+        2.2 standard deviations more than was logged, and found gains of 10 and 13 by searches that
+        returned less than imitation. One that returns less may find true gains all the same
+        (trader: 1.7 less).
+        """
+        return bool((self.modeled - self.paid).mean() > self.paid.std(correction=0))
+
+    @property
+    def share_told(self) -> float:
+        """Share of the variance of logged returns that the model tells, 1 at most."""
+        variance = self.paid.var(correction=0).clamp(min=1e-12)
+        return float(1.0 - (self.modeled - self.paid).var(correction=0) / variance)
+
+
 @torch.no_grad()
-def is_optimistic(
+def returns_of_logged_actions(
     model: StateModel,
     held_out: DeviceReplayBuffer,
     starts: torch.Tensor,
     n_steps: torch.Tensor,
     gamma: float,
     transform: Callable[[torch.Tensor], torch.Tensor] | None = None,
-) -> bool:
-    """Whether logged actions return more in a model than they did, by a standard deviation.
-
-    What such a model finds to gain is its own mistake. One of goods that arrive late returned 2.2
-    standard deviations more than was logged, and found gains of 10 and 13 by searches that returned
-    less than imitation. One that returns less may find true gains all the same (trader: 1.7 less).
+) -> LoggedReturns:
+    """Returns what logged actions return in a model of states, and what they did.
 
     Args:
         model: that was trained, on the buffer's device.
@@ -477,7 +502,7 @@ def is_optimistic(
     for i in range(int(n_steps.max())):
         rewards = held_out.rewards[torch.minimum(starts + i, last)]
         paid += gamma**i * (i < n_steps) * rewards
-    return bool((modeled - paid).mean() > paid.std(correction=0))
+    return LoggedReturns(modeled, paid)
 
 
 def _transitions(

@@ -18,7 +18,6 @@ from d3rlpy.logging import NoopAdapterFactory
 from d3rlpy.models.encoders import VectorEncoderFactory
 
 from spin_d3rlpy import SPINIDQL, FactoredIDQL
-from spin_d3rlpy.algos.idql.config import IDQLConfig
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.buffer.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.data.buffer.masks import pack
@@ -26,9 +25,10 @@ from spin_d3rlpy.search import state_model
 from spin_d3rlpy.search.state_model import (
     PARTS,
     STEPS,
+    LoggedReturns,
     StateModel,
-    is_optimistic,
     learn,
+    returns_of_logged_actions,
     share_of_rewards,
 )
 from spin_d3rlpy.search.trust import ALL_UNTOLD, NOT_TRIED, Search, Trust, TrustSwitch
@@ -187,7 +187,8 @@ def test_no_search_acts_by_a_model_that_returns_more_for_logged_actions_than_was
     for less, expected in ((-shift, False), (0.0, False), (shift, True)):
         paid = unseen.with_rewards(unseen.rewards - less)
         transform = algo._transform
-        assert is_optimistic(model, paid, starts, n_steps, 0.99, transform) is expected
+        logged = returns_of_logged_actions(model, paid, starts, n_steps, 0.99, transform)
+        assert logged.are_optimistic is expected
         algo._held_out = paid
         algo.test_critics()
         assert algo.trust is not None
@@ -200,6 +201,26 @@ def test_no_search_acts_by_a_model_that_returns_more_for_logged_actions_than_was
     assert none.acts_by == "imitation"
     assert "this model returns more than was logged for logged actions, too" in str(none)
     assert none.with_samples(torch.tensor([9.0, 9.1])).acts_by == "samples"
+
+
+def test_a_model_that_tells_what_logged_actions_return_foresees(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    paid = torch.tensor([1.0, 2.0, 3.0, 6.0])
+    assert LoggedReturns(paid + 5.0, paid).share_told == pytest.approx(1.0)
+    assert LoggedReturns(torch.full((4,), 3.0), paid).share_told == pytest.approx(0.0)
+    assert LoggedReturns(2.0 - paid, paid).share_told == pytest.approx(-3.0)
+    assert LoggedReturns(paid, torch.ones(4)).share_told < 0.0  # nothing there to tell
+
+    algo = algorithm(state_model_updates=200, batch_size=32)
+    algo.config.policy.pretraining.max_updates = 5
+    algo.fit(machines(100), n_steps=2, n_steps_per_epoch=2, **QUIET)
+    for told, foresees in ((0.59, False), (0.61, True)):
+        monkeypatch.setattr(LoggedReturns, "share_told", told)
+        algo.test_critics()
+        assert algo.trust is not None
+        assert algo.trust.foresees is foresees
+        assert algo.trust.untold < 1.0
 
 
 def test_a_model_that_learns_noise_by_heart_drops_out() -> None:
@@ -591,18 +612,16 @@ def test_the_bolder_of_two_searches_is_tried_only_where_the_milder_gains_nothing
     assert unsure.milder_than(0) is None  # critics do not confirm it
 
 
-def test_where_critics_value_afterstates_the_bolder_search_acts_if_it_returns_more() -> None:
-    impl, trust = barely_trained().impl, two_by_one_discount()
+def test_where_the_model_foresees_the_bolder_search_acts_if_it_returns_more() -> None:
+    impl = barely_trained().impl
+    trust = dataclasses.replace(two_by_one_discount(), foresees=True)
     bold, mild, _ = trust.searches
     starts = torch.zeros(2, N), torch.full((2,), 32)
     of_mild, nothing = torch.tensor([8.0, 9.0]), torch.zeros(2)  # as imitation, samples and `other`
     # By a standard error of the difference, state by state.
     for of_bold, best in (([8.5, 11.0], bold), ([7.6, 10.6], mild), ([8.0, 9.0], mild)):
         returned = [nothing, nothing, torch.tensor(of_bold), of_mild, nothing]
-        with (
-            mock.patch.object(impl.state_model, "returns", side_effect=returned),
-            mock.patch.object(IDQLConfig, "values_afterstates", property(lambda _: True)),
-        ):
+        with mock.patch.object(impl.state_model, "returns", side_effect=returned):
             compared = impl.compare_in_model(trust, *starts)
         assert (compared.best, compared.acts_by) == (best, "search"), of_bold
 

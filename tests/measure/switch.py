@@ -1,4 +1,4 @@
-"""What `SPINIDQL` chooses on 39 tasks, and what it could have chosen.
+"""What `SPINIDQL` chooses on 43 tasks, and what it could have chosen.
 
     python -m tests.measure.switch machines signals --seed 0 --seed 1 --out switch.csv
 
@@ -25,6 +25,7 @@ from spin_d3rlpy.files.yaml_settings import check_name
 from spin_d3rlpy.search.trust import Trust
 from tests.measure.fresh_tasks import FRESH_TASKS
 from tests.measure.further_tasks import FURTHER_TASKS
+from tests.measure.held_out_tasks import HELD_OUT_TASKS
 from tests.measure.later_tasks import LATER_TASKS
 from tests.measure.newest_tasks import NEWEST_TASKS
 from tests.measure.switch_tasks import DESIGN_TASKS, Task, logged, returns
@@ -32,7 +33,7 @@ from tests.measure.unseen_tasks import UNSEEN_TASKS
 
 SINGLE_STEPS = 500  # that each policy is played for where a decision is an episode
 TASKS = DESIGN_TASKS | FRESH_TASKS | LATER_TASKS | UNSEEN_TASKS | FURTHER_TASKS
-TASKS |= NEWEST_TASKS
+TASKS |= NEWEST_TASKS | HELD_OUT_TASKS
 FIRST_EPISODE = 10_000  # seed of the episodes that are played
 
 

@@ -45,14 +45,15 @@ from spin_d3rlpy.search.state_model import (
     StateModel,
     can_foresee,
     ends_by_chance,
-    is_optimistic,
     learn,
+    returns_of_logged_actions,
     share_of_rewards,
 )
 from spin_d3rlpy.search.trust import (
     ALL_UNTOLD,
     FIRST_STATES,
     LEAST_STATES,
+    LEAST_TOLD_RETURNS,
     SECOND_STATES,
     Trust,
     TrustSwitch,
@@ -247,9 +248,7 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
             model, told = impl.state_model, self._told_by_model(held_out)
             if model is not None and told >= LEAST_TOLD_REWARD:
                 starts, n_steps = model.starts(held_out, index, n_moves)
-                untold = self._untold_by_model(held_out, told, starts, n_steps)
-                foresees = self._config.values_afterstates
-                trust = dataclasses.replace(trust, untold=untold, foresees=foresees)
+                trust = self._with_model(trust, held_out, told, starts, n_steps)
                 trust = impl.compare_in_model(trust, self._held_out_states(starts)[0], n_steps)
         impl.trust_critics(trust)
         LOG.info("Critics on held-out episodes", trust=str(trust))
@@ -276,16 +275,18 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
         LOG.info("The model of states", share_of_held_out_rewards=round(told, 3))
         return told
 
-    def _untold_by_model(
+    def _with_model(
         self,
+        trust: Trust,
         held_out: DeviceReplayBuffer,
         told: float,
         starts: torch.Tensor,
         n_steps: torch.Tensor,
-    ) -> float:
-        """Returns the share that the model of states does not tell of what policies return in it.
+    ) -> Trust:
+        """Adds how far the model of states can be trusted.
 
         Args:
+            trust: in critics.
             held_out: transitions.
             told: share of their rewards that it tells.
             starts: of policies in the model, as `StateModel.starts` has them.
@@ -294,10 +295,17 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
         model, gamma = self.require_built().state_model, self._config.gamma
         assert model is not None
         if self._config.values_afterstates:
-            return 0.0
-        if is_optimistic(model, held_out, starts, n_steps, gamma, self._transform):
-            return ALL_UNTOLD
-        return 1.0 - told
+            return dataclasses.replace(trust, untold=0.0, foresees=True)
+        returns = returns_of_logged_actions(
+            model, held_out, starts, n_steps, gamma, self._transform
+        )
+        untold = ALL_UNTOLD if returns.are_optimistic else 1.0 - told
+        foresees = returns.share_told >= LEAST_TOLD_RETURNS
+        LOG.info(
+            "Logged actions in the model of states",
+            share_of_held_out_returns=round(returns.share_told, 3),
+        )
+        return dataclasses.replace(trust, untold=untold, foresees=foresees)
 
     @contextmanager
     def _same_random_numbers(self) -> Iterator[None]:

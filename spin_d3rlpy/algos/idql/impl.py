@@ -460,9 +460,9 @@ class IDQLImpl(ActorCriticImpl):
 
         Of searches that would act the best one by each discount is tried, and if it gains nothing
         the next one. A milder one by the same discount comes first: steps that the data support
-        less lead further from what they know, also from what that model knows. Where critics value
-        afterstates the data have shown that it tells where actions lead. There the bolder one comes
-        first if it returns more, by a standard error.
+        less lead further from what they know, also from what that model knows. Where the data have
+        shown that it foresees what actions lead to, the bolder one comes first if it returns more,
+        by a standard error.
 
         Args:
             trust: as the critics say.
@@ -512,10 +512,9 @@ class IDQLImpl(ActorCriticImpl):
             return more > error
 
         trust = trust.with_samples(gains(lambda x: self._draw_candidates(x, 1, False, rule)[0]))
-        may_be_bold = self._config.values_afterstates
         while (number := trust.to_try()) is not None:
             milder = trust.milder_than(number)
-            if milder is not None and not (may_be_bold and returns_more(number, milder)):
+            if milder is not None and not (trust.foresees and returns_more(number, milder)):
                 number = milder
             trust = trust.with_search(number, gains_of(number))
         return trust
