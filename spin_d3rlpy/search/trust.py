@@ -144,7 +144,7 @@ class Trust:
         room: what the best held-out episode returned more than the mean, divided by the mean number
             of steps.
         can_stay: whether a held-out step left the observation as it was. A function of the
-            observation may stay there for ever, so samples that imitate are drawn anew.
+            observation may stay there for ever, so samples that imitate are drawn again.
     """
 
     searches: tuple[Search, ...]

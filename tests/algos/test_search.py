@@ -999,7 +999,7 @@ def test_samples_that_imitate_are_a_function_of_the_state(extension: str, tmp_pa
     np.testing.assert_array_equal(algo.predict(x), likeliest)
 
 
-def test_samples_that_imitate_are_drawn_anew_where_a_state_can_stay(tmp_path: Any) -> None:
+def test_samples_that_imitate_are_drawn_again_where_a_state_can_stay(tmp_path: Any) -> None:
     """Files have no random numbers: their samples are a function of the state."""
     d3rlpy.seed(0)
     buffer = logged(lambda s, a: (a[:, 0] == a[:, 1]).astype(np.float32))  # random actions

@@ -54,8 +54,8 @@ class IDQLConfig(ActorCriticConfig[TPolicy]):
     `predict` draws its candidates with noise that never changes, so that it is a function of the
     observation. The first one, which is the only one where critics are not trusted, is the most
     likely choice of every slot; where samples imitate, its noise is a function of the observation,
-    or drawn anew where the data have steps that left the observation as it was: there a function of
-    it could stay for ever. `sample_action` draws new ones.
+    or new in each call where the data have steps that left the observation as it was: there a
+    function of it could stay for ever. `sample_action` draws new ones.
 
     References:
         * Hansen-Estruch et al., IDQL: Implicit Q-learning as an Actor-Critic Method with Diffusion
