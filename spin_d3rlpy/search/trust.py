@@ -64,8 +64,9 @@ MOST_IMPLIED = 5.0
 # in the model, 10 in truth, of a spread of 12); gains of 0.17 and 0.27 were worth little.
 LEAST_MODELED_GAIN = 0.5
 # Of the variance of what logged actions return, which a model of states tells. Of epidemic,
-# batteries, conventions, crane and power plants it tells 0.75 to 0.91, and finds for sure what is
-# true alone; of campaigns 0.48, of signals none, where it finds gains that are not.
+# batteries, conventions, crane and power plants it tells 0.75 to 0.91; of 54 gains that it surely
+# found there and on two more, 51 are true. Of campaigns it tells 0.48, of signals none, and finds
+# gains that are not.
 LEAST_TOLD_RETURNS = 0.6
 # Of a gain that is not large, part of the way: critics that confirm less of each search are far
 # from 85 %. Of searches that acted in the end they confirmed 70 % after a quarter of their time.
@@ -144,7 +145,7 @@ class Trust:
         room: what the best held-out episode returned more than the mean, divided by the mean number
             of steps.
         can_stay: whether a held-out step left the observation as it was. A function of the
-            observation may stay there for ever, so samples that imitate are drawn again.
+            observation may stay there for ever, so each call draws new samples to imitate by.
     """
 
     searches: tuple[Search, ...]
@@ -420,15 +421,15 @@ class Trust:
         discount 3.
 
         Where the data have shown that it foresees what actions lead to, any search may be large. In
-        a log whose policy always ends in a pit, one action that avoids them gains nothing
-        by the first discount (-1.3 +- 3), and acting so in every step gains 211 +- 51 (CoNE, 75 %).
+        a log whose policy always ends in a pit, one action that avoids them gains nothing by the
+        first discount (-1.3 +- 3), and acting so in every step gains 211 +- 51 (CoNE, 75 %).
         """
         least = LEAST_GAIN * self.spread
         figures = zip(
             self.searches, self.confirmed, self.standard_errors, self.has_failed, strict=True
         )
         is_asked = self.has_model and self.spread > 0.0
-        mildest = max(way.action_flexibility for way in self.searches)
+        mildest = self.searches[self._mildest].action_flexibility
         return tuple(
             is_asked
             and not failed

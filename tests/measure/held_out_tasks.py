@@ -1,4 +1,4 @@
-"""Four tasks that were written after all rules of trust, and by which none was changed.
+"""Four tasks that were written as a test of trust; one of them, epidemic, led to a rule.
 
 An epidemic that measures bring down later, contents that neighbors need not store twice, robots
 that stand in each other's way, and playlists of which a listener tires. Units are their own.
