@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol
 
 import torch
 
-from spin_d3rlpy.asm.dropout import drop_out
+from spin_d3rlpy.asm.dropout import drop_out, keep_rates
 from spin_d3rlpy.asm.model import ActionStructureModel
 from spin_d3rlpy.asm.objectives.ablations import (
     ContrastiveActionModeling,
@@ -210,6 +210,7 @@ class Pretraining:
             self._check = OverfittingCheck("The structure model", asm, errors)
             self.parts["overfitting"] = self._check
         self._step: Callable[[], Metrics] | None = None
+        self._restore_rates = keep_rates(asm)
         self._objective.train()
 
     def update(self, number: int, progress: float) -> Metrics:
@@ -223,6 +224,7 @@ class Pretraining:
             Scalars on the device, which the next call may overwrite.
         """
         if self._step is None:  # a recording keeps the dropout that it was made with
+            self._restore_rates()
             if self._check is not None and self._check.is_to_drop_out:
                 drop_out(self._asm, self._config.overfitting_dropout)
             device, graph = self._asm.device, self._run.compile_graph

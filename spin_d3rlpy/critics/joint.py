@@ -113,7 +113,7 @@ class ActionEncoder(nn.Module):
     # which of two slots makes which of two choices.
     choices_touch = True
     gains_by_exchanges = True
-    tells_fatal_ends = False  # whether there are `fatal_log_odds`
+    tells_fatal_ends = False  # whether there are `fatal_log_odds` and `are_survived`
 
     @abstractmethod
     def open(self, observations: torch.Tensor) -> ActionSums:
@@ -129,6 +129,10 @@ class ActionEncoder(nn.Module):
 
     def fatal_log_odds(self, seen: torch.Tensor) -> torch.Tensor:
         """Returns the log-odds `(R,)` that actions end an episode fatally, by what is seen."""
+        raise NotImplementedError
+
+    def are_survived(self, seen: torch.Tensor) -> torch.Tensor:
+        """Returns which actions lead where the log has been and gone on, bool `(R,)`."""
         raise NotImplementedError
 
 
@@ -501,8 +505,9 @@ class JointQFunction(nn.Module):
         if bins is None:
             values = outputs[:, 0]
         elif self.actions.tells_fatal_ends:
-            log_odds = self.actions.fatal_log_odds(seen)
-            values = mean_with_fatal_ends(self._with_log_odds(outputs, log_odds), log_odds, bins)
+            log_odds, survived = self.actions.fatal_log_odds(seen), self.actions.are_survived(seen)
+            logits = self._with_log_odds(outputs, log_odds)
+            values = mean_with_fatal_ends(logits, log_odds, survived, bins)
         else:
             values = careful_mean(outputs, bins)
         of_actions: torch.Tensor = values.unflatten(0, sums.shape[:-1])

@@ -116,7 +116,10 @@ def careful_mean(logits: torch.Tensor, middles: torch.Tensor) -> torch.Tensor:
 
 
 def mean_with_fatal_ends(
-    logits: torch.Tensor, least_log_odds: torch.Tensor, middles: torch.Tensor
+    logits: torch.Tensor,
+    least_log_odds: torch.Tensor,
+    is_survived: torch.Tensor,
+    middles: torch.Tensor,
 ) -> torch.Tensor:
     """Returns means of which what fatal ends cost is taken off 1.5 times, `(B,)`.
 
@@ -124,8 +127,10 @@ def mean_with_fatal_ends(
         logits: of fatal ends and of bins of other returns, `(B, 1 + M)`.
         least_log_odds: that an end is fatal, `(B,)`. Networks also learn by heart which places were
             safe, and take others nearby for safe: what they know of risks counts where it is more.
+        is_survived: where it surely is not, bool `(B,)`, whatever these say.
         middles: returns of a fatal end and of the bins, `(1 + M,)`.
     """
     others = logits[:, 1:].softmax(-1) @ middles[1:]
     risk = torch.maximum(logits.softmax(-1)[:, 0], least_log_odds.sigmoid())
+    risk = torch.where(is_survived, 0.0, risk)
     return others - AVERSION * risk * (others - middles[0])

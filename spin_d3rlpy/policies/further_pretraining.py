@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -27,10 +28,18 @@ class FurtherPretraining:
         policy: whose model it is.
         create_context: returns the stage's inputs, which are asked for once there is a step to be
             made.
+        full_mask_share: least one of these steps, see `PretrainingConfig`, if the model learns in
+            any order.
     """
 
-    def __init__(self, policy: JointPolicy, create_context: Callable[[], StageContext]) -> None:
+    def __init__(
+        self,
+        policy: JointPolicy,
+        create_context: Callable[[], StageContext],
+        full_mask_share: float = 0.0,
+    ) -> None:
         self._policy, self._create_context = policy, create_context
+        self._full_mask_share = full_mask_share
         self._begun: _Begun | None = None
 
     def update(self, progress: float) -> Metrics:
@@ -39,9 +48,8 @@ class FurtherPretraining:
         Args:
             progress: completed share of the run, in [0, 1].
         """
-        if self._begun is None:
-            self._begun = _Begun(self._policy.asm, self._create_context(), progress)
-        metrics = self._begun.update(progress)
+        begun = self._begun or self._begin(self._create_context(), progress)
+        metrics = begun.update(progress)
         return {f"asm_{name}": value for name, value in metrics.items()}
 
     def hand_over(self) -> None:
@@ -57,16 +65,27 @@ class FurtherPretraining:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Inverse of `state_dict`."""
         if state:
-            asm, context = self._policy.asm, self._create_context()
-            self._begun = _Begun(asm, context, state["began"])
-            self._begun.load_state_dict(state)
+            self._begin(self._create_context(), state["began"]).load_state_dict(state)
+
+    def _begin(self, context: StageContext, progress: float) -> _Begun:
+        config: PretrainingConfig = context.with_precision(context.factory.pretraining)
+        if config.is_any_order:
+            share = max(self._full_mask_share, config.full_mask_share)
+            config = dataclasses.replace(config, full_mask_share=share)
+        self._begun = _Begun(self._policy.asm, context, config, progress)
+        return self._begun
 
 
 class _Begun:
     """A copy of a model in training, from a share of the run."""
 
-    def __init__(self, asm: ActionStructureModel, context: StageContext, began: float) -> None:
-        config: PretrainingConfig = context.with_precision(context.factory.pretraining)
+    def __init__(
+        self,
+        asm: ActionStructureModel,
+        context: StageContext,
+        config: PretrainingConfig,
+        began: float,
+    ) -> None:
         self.model = copy.deepcopy(asm).requires_grad_(True)
         device = asm.device
         # Some objectives have networks of their own, and a resumed run makes them once more.

@@ -52,6 +52,11 @@ class Afterstates(ActionEncoder):
         log_odds: torch.Tensor = self._model[0].fatal_ends(seen)
         return log_odds
 
+    def are_survived(self, seen: torch.Tensor) -> torch.Tensor:
+        model = self._model[0]
+        survived: torch.Tensor = model.survived(model.places.keys(seen))
+        return survived
+
 
 class _SumsInStates(ActionSums):
     """Sums of a model of states, next to the states' own numbers."""

@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 import d3rlpy
+import numpy as np
 import pytest
 import torch
 from d3rlpy.models.encoders import VectorEncoderFactory
@@ -14,9 +15,11 @@ from d3rlpy.models.encoders import VectorEncoderFactory
 from spin_d3rlpy import SPINIDQL
 from spin_d3rlpy.critics.fatal_ends import FatalEnds, are_fatal, bound_of_fatal_ends
 from spin_d3rlpy.critics.return_bins import AVERSION, ReturnBins, mean_with_fatal_ends
+from spin_d3rlpy.data import DeviceReplayBuffer
+from spin_d3rlpy.search import places as spin_places
 from spin_d3rlpy.search import state_model
-from spin_d3rlpy.search.places import Places
-from spin_d3rlpy.search.state_model import StateModel, Transitions
+from spin_d3rlpy.search.places import NOWHERE, KnownPlaces, Places
+from spin_d3rlpy.search.state_model import LEAST_FATAL, StateModel, Transitions
 from spin_d3rlpy.training.loop import Run
 from tests.algos.test_afterstates import QUIET, SIZE, D, walks
 
@@ -77,14 +80,17 @@ def test_fatal_ends_have_a_bin_of_their_own() -> None:
 def test_what_a_fatal_end_costs_counts_more_than_it_is_likely() -> None:
     logits = torch.tensor([[50.0, 50.0 + math.log(9.0), 0.0]])  # of a tenth
     returns = torch.tensor([-90.0, 10.0, 0.0])
-    value = mean_with_fatal_ends(logits, torch.tensor([-5.0]), returns)
+    value = mean_with_fatal_ends(logits, torch.tensor([-5.0]), torch.tensor([False]), returns)
     assert value.item() == pytest.approx(10.0 - AVERSION * 0.1 * 100.0, abs=0.01)
+    survived = mean_with_fatal_ends(logits, torch.tensor([-5.0]), torch.tensor([True]), returns)
+    assert survived.item() == pytest.approx(10.0, abs=0.01)
 
 
 def test_networks_may_know_of_more_risk_than_the_sum_and_not_of_less() -> None:
     logits, returns = torch.tensor([[-20.0, 0.0], [3.0, 0.0]]), torch.tensor([-100.0, 0.0])
     least = torch.full((2,), -math.log(3.0))  # a quarter
-    values = mean_with_fatal_ends(logits, least, returns) / -AVERSION / 100.0
+    unknown = torch.zeros(2, dtype=torch.bool)
+    values = mean_with_fatal_ends(logits, least, unknown, returns) / -AVERSION / 100.0
     assert values.tolist() == pytest.approx([0.25, torch.tensor(3.0).sigmoid().item()])
 
 
@@ -157,3 +163,76 @@ def test_where_fatal_steps_lead_is_learned_if_the_data_tell() -> None:
             for next_x in (x, x + 1.0)
         ]
         assert (losses[0] != losses[1]) is told
+
+
+def test_places_of_a_grid_have_keys_and_what_is_between_them_has_none() -> None:
+    grid = torch.tensor([*itertools.product([0.0, 1.0, 5.0], [-1.0, 1.0], range(9))])
+    places = Places(3)
+    places.fit(grid)
+    keys = places.keys(places(grid))
+    assert len(keys.unique()) == len(grid)
+    near, between = grid.clone(), grid.clone()
+    near[:, 0] += 0.2
+    between[:, 2] += 0.4
+    assert (places.keys(places(near)) == keys).all()
+    told = places.keys(places(between))
+    assert (told[grid[:, 2] < 8.0] == NOWHERE).all()
+    assert (told[grid[:, 2] == 8.0] == keys[grid[:, 2] == 8.0]).all()  # nothing is beyond the last
+
+
+def test_where_a_column_has_many_values_no_two_places_are_the_same() -> None:
+    x = torch.cat([torch.arange(50.0)[:, None], torch.zeros(50, 1)], dim=1)
+    places = Places(2)
+    places.fit(x)
+    assert (places.keys(places(x)) == NOWHERE).all()
+
+
+def test_known_places_are_told_from_others_in_files_as_well(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known, keys = KnownPlaces(), 3 * torch.arange(7, 1007)
+    asked = torch.cat([torch.arange(-5, 4000), torch.tensor([NOWHERE, 2**61, 2**62 - 1])])
+    assert not known(asked).any()
+    known.remember(torch.cat([keys, keys, torch.tensor([NOWHERE])]))
+    expected = torch.isin(asked, keys)
+    assert torch.equal(known(asked), expected)
+    monkeypatch.setattr(spin_places, "is_exporting", lambda: True)
+    assert torch.equal(known(asked), expected)
+
+
+def survived_of(buffer: DeviceReplayBuffer) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns which steps of a log led to places that are known to be survived, and their ends."""
+    model = StateModel(D, VectorEncoderFactory(hidden_units=[8]), [2] * 2 * D)
+    model.fit_scale(buffer, lambda x: x)
+    model.fit_fatal_ends(buffer, buffer.rewards, lambda x: x)
+    places = model.places(buffer.observations_at(buffer.observation_index + 1))
+    return model.survived(model.places.keys(places)), buffer.terminals.bool()
+
+
+def test_places_from_which_the_log_went_on_are_known() -> None:
+    survived, has_ended = survived_of(walks(3000))
+    assert survived[~has_ended].all()
+    assert not survived[has_ended].any()
+
+
+def test_of_few_fatal_ends_or_where_chance_decides_none_is_known() -> None:
+    assert not survived_of(walks(3000, ends=False))[0].any()
+    buffer = walks(3000)
+    fatal = buffer.terminals.nonzero()[:, 0]
+    for spared in (fatal[LEAST_FATAL - 1 :], fatal[::2]):  # the rest are few; chance decides
+        rewards = buffer.rewards.clone()
+        rewards[spared] = 0.0
+        assert not survived_of(buffer.with_rewards(rewards))[0].any()
+
+
+def test_an_action_that_leads_to_a_known_place_costs_no_risk() -> None:
+    algo = algorithm()
+    algo.build_with_dataset(walks(3000))
+    algo.train_first_stages(walks(3000), Run(show_progress=False))
+    model = algo.impl.state_model
+    x, falls = algo.network_input(np.array([[0.0, 2.0, 2.0]])), torch.tensor([[1, 0, 0, 0, 0, 0]])
+    with torch.no_grad():
+        before = algo.impl.values_by_gamma(x, falls)
+        model.survived.remember(model.places.keys(model.places_after(model.total(x, falls))))
+        after = algo.impl.values_by_gamma(x, falls)
+    assert (after > before + 20.0).all()  # falls cost 38 to 47

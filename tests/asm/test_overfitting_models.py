@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from spin_d3rlpy.asm import (
 )
 from spin_d3rlpy.asm.entities import EntityConfig
 from spin_d3rlpy.asm.objectives.masked import AnyOrderActionModeling
+from spin_d3rlpy.asm.pretraining import Pretraining
 from spin_d3rlpy.training.checkpoints import Checkpoints
 from spin_d3rlpy.training.loop import Run
 from spin_d3rlpy.training.overfitting import STEPS_BETWEEN_CHECKS
@@ -123,6 +125,24 @@ def test_a_model_that_learns_noise_by_heart_drops_out_and_knows_better(size: Any
 @pytest.mark.parametrize("size", SIZES[:1], ids=NAMES[:1])
 def test_a_model_that_learns_what_holds_everywhere_does_not(size: Any) -> None:
     assert rates(trained(size, 0.5, is_noise=False)) == {0.0}
+
+
+def test_dropout_that_does_not_help_ends_and_leaves_the_rates_as_they_were() -> None:
+    """Decisions that follow a rule, and errors that are said to rise once and for good."""
+    torch.manual_seed(0)
+    asm = ActionStructureModel(4, NVEC, MLPConfig(width=16))
+    own = next(module for module in asm.modules() if isinstance(module, fast.Dropout))
+    own.p = 0.125
+    config = dataclasses.replace(CONFIG, overfitting_dropout=0.5, max_updates=700)
+    seen, unseen = (Decisions(n, False, n) for n in (100, 256))
+    levels = iter([1.0, 2.0, *9 * [2.0]])
+    seen_rates = []
+    with mock.patch.object(Pretraining, "_errors", lambda *_: torch.full((9,), next(levels))):
+        training = Pretraining(asm, seen, config, Run(False), unseen=unseen)
+        for number in range(1, 701):
+            training.update(number, 0.1)
+            seen_rates.append(own.p)
+    assert seen_rates == [0.125] * 200 + [0.5] * 300 + [0.125] * 200
 
 
 def test_without_rows_to_measure_by_nothing_changes() -> None:

@@ -4,13 +4,16 @@
 
 Next places are exact here, and rewards of places that are no pits are known, so that nothing but
 the log-odds decides: each step goes to the place that is nearest to the goal, less what its risk
-costs. The log-likelihood is that of pits in 30,000 new steps of the log's own policy; a constant
-rate's is next to it, and that of who knows which places are inside, and how many of these are pits.
+costs. With known places the same, but those from which the log went on have no risk, and those of
+its fatal ends are left out. The log-likelihood is that of pits in 30,000 new steps of the log's own
+policy; a constant rate's is next to it, and that of who knows which places are inside, and how many
+of these are pits.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,6 +31,7 @@ from tests.measure.brave_cells import SHARES, Cell, dataset_of
 
 NEW_STEPS, MOST_STEPS = 30_000, 100
 RANDOM_SHARE = 0.9  # of the log's steps
+PLACEMENTS = 20
 MOVES = np.array([*itertools.product((-1, 0, 1), repeat=8)])
 
 
@@ -69,17 +73,30 @@ def measure(cell: Cell) -> dict[str, Any]:
         risks = risks.astype(np.float64).clip(1e-9, 1.0 - 1e-9)
         return float(-np.where(falls, np.log(risks), np.log1p(-risks)).mean())
 
+    fatal, survived = (set(map(tuple, reached[of])) for of in (is_fatal, ~is_fatal))
+
+    def known_risk(places: NDArray[Any]) -> NDArray[Any]:
+        risks = [
+            0.0 if place in survived else np.inf if place in fatal else by_sum
+            for place, by_sum in zip(map(tuple, places), risk(places), strict=True)
+        ]
+        return np.array(risks)
+
+    def returned(risk_of: Callable[[NDArray[Any]], NDArray[Any]]) -> float:
+        x, total = np.zeros((1, 8), np.int64), 0.0
+        for _ in range(MOST_STEPS):
+            after = np.clip(x + MOVES, 0, 4)
+            costs = AVERSION * risk_of(after) * -rules.pit_reward
+            x = after[[(-np.linalg.norm(after - 4, axis=1) - costs).argmax()]]
+            (reward,), (has_ended,) = rules.outcomes(x)
+            total += reward
+            if has_ended:
+                break
+        return round(total, 2)
+
     places, falls = new_steps(rules, np.random.default_rng(99))
     inside = ((places > 0) & (places < 4)).all(1)
-    x, total = np.zeros((1, 8), np.int64), 0.0
-    for _ in range(MOST_STEPS):
-        after = np.clip(x + MOVES, 0, 4)
-        costs = AVERSION * risk(after) * -rules.pit_reward
-        x = after[[(-np.linalg.norm(after - 4, axis=1) - costs).argmax()]]
-        (reward,), (has_ended,) = rules.outcomes(x)
-        total += reward
-        if has_ended:
-            break
+    returns = returned(risk), returned(known_risk)
     env.close()
     return {
         "pits_percent": cell[0],
@@ -90,14 +107,15 @@ def measure(cell: Cell) -> dict[str, Any]:
         "loss_of_who_knows_the_inside": round(
             loss(np.where(inside, falls[inside].mean(), 0.0), falls), 5
         ),
-        "return": round(total, 2),
+        "return": returns[0],
+        "return_with_known_places": returns[1],
     }
 
 
 def main(out: Annotated[Path, typer.Option(help="The file of results.")]) -> None:
     """Measures all cells."""
     torch.set_num_threads(1)
-    write_csv(out, [measure(cell) for cell in itertools.product(SHARES, range(5))])
+    write_csv(out, [measure(cell) for cell in itertools.product(SHARES, range(PLACEMENTS))])
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from spin_d3rlpy.training.overfitting import STEPS_BETWEEN_CHECKS, OverfittingCheck
+from spin_d3rlpy.training.overfitting import STEPS_BETWEEN_CHECKS, TRIAL_STEPS, OverfittingCheck
 
 FALLING = [1.0 - 0.05 * i for i in range(12)]
 
@@ -88,3 +88,44 @@ def test_it_measures_every_so_many_steps() -> None:
     assert not measured
     check.after_step(STEPS_BETWEEN_CHECKS, 0.1)
     assert measured
+
+
+@pytest.mark.parametrize(("with_dropout", "helps"), [(0.29, True), (0.305, True), (0.4, False)])
+def test_dropout_that_does_not_help_ends(with_dropout: float, helps: bool) -> None:
+    """Errors are those of the least ones after 300 steps, 2 % more at most, or it is taken back."""
+    network, level = nn.Linear(1, 1, bias=False), 1.0
+
+    def check_at(step: int, errors: float, weight: float) -> bool:
+        nonlocal level
+        level = errors
+        with torch.no_grad():
+            network.weight.fill_(weight)
+        return check.after_step(step, 0.1)
+
+    check = OverfittingCheck("It", network, lambda: torch.full((9,), level))
+    for step, errors in ((100, 1.0), (200, 0.3)):
+        assert not check_at(step, errors, errors)
+    assert check_at(300, 0.5, 0.5)
+    assert check.is_to_drop_out
+    for step in range(400, 300 + TRIAL_STEPS, STEPS_BETWEEN_CHECKS):
+        assert not check_at(step, 9.0, 9.0)  # at first they are larger
+    assert check_at(300 + TRIAL_STEPS, with_dropout, 7.0) != helps
+    assert check.is_to_drop_out == helps
+    assert network.weight.item() == pytest.approx(7.0 if helps else 0.3)
+    # Never again; what rises later only brings the best weights back.
+    assert check_at(400 + TRIAL_STEPS, 0.8, 8.0) != helps
+    assert check.is_to_drop_out == helps
+
+
+def test_a_resumed_trial_ends_when_the_whole_one_does() -> None:
+    def check_of(errors: list[float]) -> OverfittingCheck:
+        coming = iter(errors)
+        return OverfittingCheck("It", nn.Linear(1, 1), lambda: torch.full((9,), next(coming)))
+
+    first = check_of([1.0, 0.5, 0.9])
+    for step in (100, 200, 300):
+        first.after_step(step, 0.1)
+    again = check_of([0.8])
+    again.load_state_dict(first.state_dict())
+    assert [again.after_step(step, 0.1) for step in (400, 500, 600)] == [False, False, True]
+    assert not again.is_to_drop_out
