@@ -293,7 +293,8 @@ def test_a_gain_that_is_large_in_the_model_acts_though_critics_confirm_a_part() 
     large = asked.with_search(0, torch.tensor([2.9, 3.1]))
     assert (large.acts_by, large.best, large.to_try()) == ("search", FIRST, 1)
     assert "75% of the standard deviation of returns" in str(large)
-    assert asked.with_search(0, torch.tensor([1.9, 2.0])).acts_by == "imitation"
+    assert asked.with_search(0, torch.tensor([1.6, 1.7])).acts_by == "search"
+    assert asked.with_search(0, torch.tensor([1.5, 1.6])).acts_by == "imitation"
     unsure = dataclasses.replace(asked, standard_errors=(0.6, 0.6))
     assert unsure.to_try() is None
 
@@ -308,8 +309,11 @@ def test_the_model_alone_decides_for_a_shorter_discount_only_if_it_surely_prefer
     assert (level.acts_by, level.best) == ("search", FIRST)
     better = alone.with_search(0, torch.tensor([3.6, 3.9]))  # by 0.25
     assert (better.acts_by, better.best) == ("search", SECOND)
-    # Half of the spread is asked of the first discount, too.
-    assert alone.with_search(0, torch.tensor([1.8, 2.0])).acts_by == "imitation"
+    # Critics have to confirm half of what they confirm of the first discount.
+    assert dataclasses.replace(better, confirmed=(1.0, 0.51)).best == SECOND
+    assert dataclasses.replace(better, confirmed=(1.0, 0.49)).best == FIRST
+    # 40 % of the spread is asked of the first discount, too.
+    assert alone.with_search(0, torch.tensor([1.45, 1.65])).acts_by == "imitation"
     little = dataclasses.replace(asked, confirmed=(1.0, 0.03))  # less than 1 % of it
     assert little.to_try() == 0
     bold = Trust((FIRST._replace(action_flexibility=0.5), SECOND), *figures, 100, spread=4.0)
@@ -322,9 +326,9 @@ def test_what_the_model_alone_finds_large_is_the_mildest_search() -> None:
     critics = Trust(ways, (3.0, 2.9), (1.0, 0.9), (0.1, 0.1), 100, spread=4.0)
     asked = critics.with_samples(torch.zeros(2))
     assert asked.to_try() == 1
-    # Surely a gain, and half of the spread: not surely half of it.
-    assert asked.with_search(1, torch.tensor([1.5, 2.7])).best == ways[1]
-    assert asked.with_search(1, torch.tensor([1.5, 2.4])).acts_by == "imitation"
+    # Surely a gain, and 40 % of the spread: not surely 40 % of it.
+    assert asked.with_search(1, torch.tensor([1.2, 2.1])).best == ways[1]
+    assert asked.with_search(1, torch.tensor([1.1, 2.0])).acts_by == "imitation"
     lost = asked.with_search(1, torch.tensor([-0.1, 0.1]))
     assert (lost.acts_by, lost.to_try()) == ("imitation", None)
     assert lost.with_search(0, torch.tensor([9.0, 9.1])).acts_by == "imitation"
