@@ -464,9 +464,7 @@ class Trust:
         mildest = self._mildest
         least, error = self.modeled[mildest], self.modeled_errors[mildest]
         least_confirmed = LEAST_OF_MILDEST * self.confirmed[mildest]
-        figures = zip(
-            self.searches, self.modeled, self.modeled_errors, self.confirmed, strict=True
-        )
+        figures = zip(self.searches, self.modeled, self.modeled_errors, self.confirmed, strict=True)
         return tuple(
             way.gamma == self.searches[0].gamma
             or (gain - 2.0 * max(error, own) > least and confirmed >= least_confirmed)

@@ -135,9 +135,9 @@ def test_dropout_that_does_not_help_ends_and_leaves_the_rates_as_they_were() -> 
     own.p = 0.125
     config = dataclasses.replace(CONFIG, overfitting_dropout=0.5, max_updates=700)
     seen, unseen = (Decisions(n, False, n) for n in (100, 256))
-    levels = iter([1.0, 2.0, *9 * [2.0]])
+    levels = [torch.full((9,), level) for level in (1.0, *9 * [2.0])]
     seen_rates = []
-    with mock.patch.object(Pretraining, "_errors", lambda *_: torch.full((9,), next(levels))):
+    with mock.patch.object(Pretraining, "_errors", side_effect=levels):
         training = Pretraining(asm, seen, config, Run(False), unseen=unseen)
         for number in range(1, 701):
             training.update(number, 0.1)
