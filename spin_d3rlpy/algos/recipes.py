@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 from d3rlpy.models.encoders import VectorEncoderFactory
 from d3rlpy.serializable_config import DynamicConfig
 
-from spin_d3rlpy.asm import PretrainingConfig, TransformerConfig
+from spin_d3rlpy.asm import MLPConfig, PretrainingConfig, TransformerConfig
 from spin_d3rlpy.asm.distillation import DistillationConfig
 from spin_d3rlpy.critics.return_bins import RETURN_BINS
 from spin_d3rlpy.data.buffer.weights import TrajectoryWeights
@@ -83,12 +83,14 @@ def _tuned_policy(kind: str, objective: type[Any]) -> dict[str, Any]:
     pretraining = _pretraining()
     if _acts_by_search(objective):
         pretraining = _pretraining(full_mask_share=0.0, budget_share=0.4, overfitting_dropout=0.5)
+    mlp = MLPConfig(value_codes=_acts_by_search(objective))
     sizes = AutoregressiveConfig(state_width=128, action_width=16, lstm_width=128, n_layers=1)
     return {
         "encoder_factory": _layers(256),
         "transformer": TransformerConfig(
             width=64, n_blocks=2, head_hidden=64, dropout=0.0, attention_dropout=0.0
         ),
+        "mlp": mlp,
         "sizes": sizes,
         "pretraining": (
             pretraining,

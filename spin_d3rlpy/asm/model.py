@@ -25,10 +25,11 @@ from spin_d3rlpy.asm.entities import EntityConfig
 from spin_d3rlpy.asm.rules import OPEN
 from spin_d3rlpy.asm.scaling import scaled
 from spin_d3rlpy.asm.scorers import EntityBySlot, Scorer, create_scorer, score_all
+from spin_d3rlpy.asm.value_codes import ValueCodes
 from spin_d3rlpy.errors import InvalidObservationError, no_transformer, require_fields
 from spin_d3rlpy.fast.precision import in_float32
 from spin_d3rlpy.files.fields import check_fields
-from spin_d3rlpy.images import encode_images, image_encoder, of_numbers
+from spin_d3rlpy.images import RowSize, encode_images, image_encoder, of_numbers
 from spin_d3rlpy.nvec import SlotLayout, Slots, replace_slot, rows_of
 
 P = ParamSpec("P")
@@ -90,10 +91,13 @@ class MLPConfig:
     Args:
         width: of each hidden layer.
         n_layers: number of hidden layers.
+        value_codes: whether the first layer also sees which value a column has, one-hot, of columns
+            with three to nine values in the data (`asm.value_codes`). Not of images.
     """
 
     width: int = 256
     n_layers: int = 2
+    value_codes: bool = False
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -270,6 +274,8 @@ class SlotMLP(nn.Module):
         d = config.width
         self.images, self.encoded_size = image_encoder(observation_size)
         self.state_encoder = nn.Linear(self.encoded_size, d)
+        has_codes = config.value_codes and not isinstance(observation_size, RowSize)
+        self.value_codes = ValueCodes(observation_size, d) if has_codes else None
         layers: list[nn.Module] = [nn.LayerNorm(d), relu_and_dropout()]
         for _ in range(config.n_layers - 1):
             layers += [nn.Linear(d, d), nn.LayerNorm(d), relu_and_dropout()]
@@ -286,6 +292,8 @@ class SlotMLP(nn.Module):
     ) -> torch.Tensor:
         """Returns the first layer's linear map `(B, D)`, to which each token adds its row."""
         state: torch.Tensor = self.state_encoder(self.images(observations))
+        if self.value_codes is not None and self.value_codes.is_used:
+            state = state + self.value_codes(observations)
         if ids is None:
             return state + table.sum(0)
         # Measured: for slots of few choices faster than looking up rows.
@@ -410,6 +418,12 @@ class ActionStructureModel(nn.Module):
         if not isinstance(trunk, SlotTransformer):
             raise no_transformer(self.config)
         return trunk
+
+    @property
+    def value_codes(self) -> ValueCodes | None:
+        """Codes of columns with few values; None where the model has none."""
+        trunk = None if self.scorer is not None else self.trunk
+        return trunk.value_codes if isinstance(trunk, SlotMLP) else None
 
     def rows_per_update(self, batch_size: int) -> int:
         """Returns how many rows of a training batch of a config's size the model takes."""

@@ -36,6 +36,7 @@ Masking = Literal["bernoulli", "any_order"]
 VALIDATION_ROWS = 4096
 # Of held-out rows by which overfitting is noticed, at most: a few percent of the steps' time.
 CHECKED_BATCHES = 4
+FITTED_ROWS = 16_384  # whose values columns are said to have
 
 
 @dataclasses.dataclass()
@@ -197,6 +198,7 @@ class Pretraining:
         self._transform = transform
         self._precision: Precision = config.precision or "float32"
         self.batch_size = asm.rows_per_update(config.batch_size)
+        self._fit_value_codes()
         self._objective = config.create_objective(asm)
         if run.enable_ddp:
             share_training(self._objective)
@@ -212,6 +214,18 @@ class Pretraining:
         self._step: Callable[[], Metrics] | None = None
         self._restore_rates = keep_rates(asm)
         self._objective.train()
+
+    def _fit_value_codes(self) -> None:
+        """Tells the model which columns have few values, if it is to know and nobody told it."""
+        codes, device = self._asm.value_codes, self._asm.device
+        if codes is None:
+            return
+        if not codes.fitted:
+            with torch.random.fork_rng([device] if device.type == "cuda" else []):
+                torch.manual_seed(0)
+                x, _ = self._source.sample_observations_and_actions(FITTED_ROWS)
+            codes.fit(self._scaled(x))
+        codes.weight.requires_grad_(codes.is_used)  # what is in no step is not to be trained
 
     def update(self, number: int, progress: float) -> Metrics:
         """Makes a step, and checks whether the model overfits.

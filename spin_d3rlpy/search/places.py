@@ -6,10 +6,10 @@ import torch
 from torch import nn
 
 from spin_d3rlpy._compat import is_exporting
+from spin_d3rlpy.asm.value_codes import MOST_VALUES, NO_BOUND, bounds_between
 
-MOST_BOUNDS = 8  # of a column
+MOST_BOUNDS = MOST_VALUES - 1  # of a column
 STEEP = 1e6  # of codes that are 0 or 1
-NO_BOUND = 1e30  # files hold finite numbers
 CLEAR = 0.1  # a code that differs by more from 0 and 1 is of no certain place
 MOST_PLACES = 2**16  # that are remembered
 NOWHERE = -1  # key of what is no certain place
@@ -48,13 +48,12 @@ class Places(nn.Module):
         shares = torch.linspace(0.0, 1.0, MOST_BOUNDS + 2, device=x.device)[1:-1]
         columns = zip(x.T, self.bounds, self.slopes, self.has_few_values, strict=True)
         for column, bounds, slopes, has_few_values in columns:
-            values = column.unique()
-            has_few_values.fill_(len(values) <= MOST_BOUNDS + 1)
-            if has_few_values:
-                between = (values[1:] + values[:-1]) / 2.0
+            between = bounds_between(column)
+            has_few_values.fill_(between is not None)
+            if between is not None:
                 bounds[: len(between)] = between
                 # 0 and 1 up to a quarter of the way from a value to the next one
-                slopes[: len(between)] = (2.0 / values.diff()).clamp(max=STEEP)
+                slopes[: len(between)] = (2.0 / column.unique().diff()).clamp(max=STEEP)
             else:
                 bounds.copy_(column.quantile(shares))
 

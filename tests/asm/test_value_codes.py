@@ -1,0 +1,134 @@
+"""Codes of columns with few values, which a structure model's first layer sees."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from spin_d3rlpy import SPINIDQL, SPINIQL, FactoredIDQL
+from spin_d3rlpy.asm import (
+    ActionStructureModel,
+    MLPConfig,
+    PretrainingConfig,
+    load_asm,
+    pretrain,
+    save_asm,
+)
+from spin_d3rlpy.asm.pretraining import Pretraining
+from spin_d3rlpy.asm.value_codes import ValueCodes
+from spin_d3rlpy.training.loop import Run
+
+NVEC = [3, 3]
+WITH_CODES = MLPConfig(width=32, value_codes=True)
+CONFIG = PretrainingConfig(masking="any_order", batch_size=128, learning_rate=4e-3, max_updates=150)
+
+
+class Levels:
+    """Choices that are another one at each of eight levels; another column has many values."""
+
+    transition_count = 2000
+
+    def __init__(self, has_levels: bool = True) -> None:
+        generator = torch.Generator().manual_seed(0)
+        level = torch.randint(8, (2000,), generator=generator)
+        noise = torch.randn(2000, generator=generator)
+        self._x = torch.stack([(level if has_levels else noise).float() / 4.0 - 1.0, noise], 1)
+        choice = torch.tensor([0, 2, 1, 0, 1, 2, 0, 1])[level]
+        self._actions = torch.stack([choice, 2 - choice], 1)
+
+    def sample_observations_and_actions(self, batch_size: int) -> tuple[torch.Tensor, torch.Tensor]:
+        rows = torch.randint(self.transition_count, (batch_size,))
+        return self._x[rows], self._actions[rows]
+
+
+def trained(config: MLPConfig, source: Levels) -> tuple[ActionStructureModel, float]:
+    torch.manual_seed(0)
+    asm = ActionStructureModel(2, NVEC, config)
+    rows = pretrain(asm, source, CONFIG, Run(show_progress=False))
+    return asm, rows[-1]["accuracy"]
+
+
+def fitted(x: torch.Tensor, width: int = 5) -> ValueCodes:
+    codes = ValueCodes(x.shape[1], width)
+    codes.fit(x)
+    with torch.no_grad():
+        codes.weight.normal_(generator=torch.Generator().manual_seed(0))
+    return codes
+
+
+def test_each_value_of_columns_with_three_to_nine_adds_its_weights() -> None:
+    columns = [torch.arange(90.0) % n / 2.0 for n in (1, 2, 3, 9, 10)]
+    codes = fitted(torch.stack(columns, 1))
+    assert codes.has_codes.tolist() == [False, False, True, True, False]
+    # A value that is none of them counts as the next one.
+    x = torch.tensor([[0.0, 0.5, 1.0, 3.5, 9.0], [7.0, 7.0, 0.6, -9.0, 0.0]])
+    weight = codes.weight
+    expected = torch.stack([weight[2, 2] + weight[3, 7], weight[2, 1] + weight[3, 0]])
+    assert torch.allclose(codes(x), expected)
+
+
+def test_they_are_learned_and_tell_levels_apart_sooner() -> None:
+    source = Levels()
+    (asm, accuracy), (_, without) = trained(WITH_CODES, source), trained(MLPConfig(32), source)
+    codes: Any = asm.value_codes
+    assert codes.has_codes.tolist() == [True, False]
+    assert codes.weight[0].abs().amax() > 0.01
+    assert (codes.weight[1] == 0.0).all()
+    assert accuracy > without + 0.05
+
+
+def test_without_columns_of_few_values_nothing_changes() -> None:
+    source = Levels(has_levels=False)
+    (asm, _), (other, _) = trained(WITH_CODES, source), trained(MLPConfig(32), source)
+    codes: Any = asm.value_codes
+    assert codes.fitted
+    assert not codes.is_used
+    assert not codes.weight.requires_grad  # processes that train together would wait for it
+    x, tokens = torch.randn(5, 2), torch.full((5, 2), 3)
+    assert torch.equal(asm(x, tokens), other(x, tokens))
+
+
+def test_they_are_saved_loaded_and_copied(tmp_path: Path) -> None:
+    asm, _ = trained(WITH_CODES, Levels())
+    x, tokens = Levels().sample_observations_and_actions(9)
+    expected = asm(x, tokens)
+    path = tmp_path / "asm.safetensors"
+    save_asm(asm, path)
+    copied = ActionStructureModel(2, NVEC, WITH_CODES)
+    copied.load_state_dict(asm.state_dict())
+    of_copy = copy.deepcopy(ActionStructureModel(2, NVEC, WITH_CODES))
+    of_copy.load_state_dict(asm.state_dict())
+    for other in (load_asm(path), copied, copy.deepcopy(asm), of_copy):
+        assert torch.equal(other.eval()(x, tokens), expected)
+
+
+def test_a_model_that_is_trained_further_keeps_its_codes() -> None:
+    asm, _ = trained(WITH_CODES, Levels())
+    codes: Any = asm.value_codes
+    bounds = codes.bounds.clone()
+    again = copy.deepcopy(asm).requires_grad_(True)
+    Pretraining(again, Levels(has_levels=False), CONFIG, Run(show_progress=False))
+    codes = again.value_codes
+    assert torch.equal(codes.bounds, bounds)
+    assert codes.weight.requires_grad
+
+
+def test_random_numbers_do_not_depend_on_them() -> None:
+    numbers = []
+    for config in (WITH_CODES, dataclasses.replace(WITH_CODES, value_codes=False)):
+        torch.manual_seed(0)
+        asm = ActionStructureModel(2, NVEC, config)
+        Pretraining(asm, Levels(), CONFIG, Run(show_progress=False))
+        numbers.append(torch.rand(3))
+    assert torch.equal(*numbers)
+
+
+@pytest.mark.parametrize(("kind", "has_codes"), [(SPINIDQL, True), (SPINIQL, False)])
+def test_the_recipe_has_them_where_a_structure_model_acts(kind: Any, has_codes: bool) -> None:
+    assert kind(recipe="tuned").config.policy.mlp.value_codes == has_codes
+    FactoredIDQL(recipe="tuned")  # has no structure model
