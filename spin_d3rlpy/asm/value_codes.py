@@ -64,6 +64,10 @@ class ValueCodes(nn.Module):
         self.fitted.fill_(True)
         self._forget()
 
+    def leave_out(self) -> None:
+        """Says that no column has codes, whatever the data hold."""
+        self.fitted.fill_(True)
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Returns what columns `(B, D)` add, `(B, W)`; a value that is none of them as the next."""
         numbers = (x[..., None] > self.bounds).sum(-1)  # (B, D)

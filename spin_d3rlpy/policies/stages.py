@@ -55,6 +55,7 @@ class StageContext:
     asm: ActionStructureModel | None  # given, or of an earlier stage
     observation_size: int  # length of the networks' input, which knows its images
     precision: Precision = "float32"  # the algorithm's, where a stage has none of its own
+    has_value_codes: bool = True  # whether a model that can have them learns by `asm.value_codes`
 
     def with_precision(self, config: TStageConfig) -> TStageConfig:
         """Returns a stage's settings with a number format."""
@@ -104,6 +105,8 @@ class PretrainASM(Stage):
         """Returns the untrained model, on the context's device."""
         size, nvec = context.observation_size, context.buffer.nvec
         asm = ActionStructureModel(size, nvec, context.factory.structure)
+        if asm.value_codes is not None and not context.has_value_codes:
+            asm.value_codes.leave_out()
         asm.observation_scaler = context.scaler
         return asm.to(torch.device(context.device))
 

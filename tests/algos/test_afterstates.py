@@ -244,6 +244,16 @@ def trained() -> SPINIDQL:
     return algo
 
 
+@pytest.mark.parametrize("afterstates", [False, True])
+def test_the_structure_model_has_codes_of_values_if_they_do_not(afterstates: bool) -> None:
+    """Coordinates have five values each. A search by places asks what the log supports at all."""
+    algo = algorithm(afterstates=afterstates, state_model_updates=3)
+    algo.config.policy.pretraining.max_updates = 3
+    algo.fit(walks(300), n_steps=1, n_steps_per_epoch=1, **QUIET)
+    assert algo.policy.asm.value_codes.fitted
+    assert algo.policy.asm.value_codes.is_used != afterstates
+
+
 def test_critics_know_what_is_fatal_by_where_it_leads(trained: SPINIDQL) -> None:
     x = np.array([[0.0, 2.0, 2.0]], np.float32)
     falls = np.array([[1, 0, 0, 0, 0, 0], [1, 0, 1, 0, 0, 1]])
