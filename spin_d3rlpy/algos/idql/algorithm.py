@@ -490,7 +490,7 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
 
         Their search asks what the log supports at all, and a model that knows each place apart
         says so of few choices: with codes CoNE's rows of 5, 25 and 50 % returned -16.2, -15.9 and
-        -17.6, and one of 10 % was a pit (-16.0, -15.4 and -16.7 without).
+        -17.6, and one cell of 10 % was a pit (-13.9, -15.4 and -16.7 without, and none).
         """
         context = super().stage_context(buffer, run)
         has_codes = not self._config.values_afterstates
