@@ -31,6 +31,7 @@ class ValueCodes(nn.Module):
 
     bounds: torch.Tensor  # (D, 8) between values; `NO_BOUND` where there are fewer
     has_codes: torch.Tensor  # (D,): which columns have them
+    columns: torch.Tensor  # their numbers
     fitted: torch.Tensor  # (1,): whether they are known
 
     def __init__(self, observation_size: int, width: int) -> None:
@@ -40,19 +41,21 @@ class ValueCodes(nn.Module):
         self.register_buffer("bounds", torch.full((observation_size, most), NO_BOUND))
         self.register_buffer("has_codes", torch.zeros(observation_size, dtype=torch.bool))
         self.register_buffer("fitted", torch.zeros(1, dtype=torch.bool))
-        self._is_used: bool | None = None  # not known since weights were loaded
+        self.register_buffer("columns", torch.empty(0, dtype=torch.int64), persistent=False)
+        self._knows_columns = False  # since weights were loaded
         # A copy's hook is given the copy.
         cast(Any, self).register_load_state_dict_post_hook(lambda copy, _: copy._forget())
 
     @property
     def is_used(self) -> bool:
         """Whether any column has codes. A GPU is asked once, not in each step."""
-        if self._is_used is None:
-            self._is_used = bool(self.has_codes.any())
-        return self._is_used
+        if not self._knows_columns:
+            self.columns = self.has_codes.nonzero()[:, 0]
+            self._knows_columns = True
+        return len(self.columns) > 0
 
     def _forget(self) -> None:
-        self._is_used = None
+        self._knows_columns = False
 
     def fit(self, x: torch.Tensor) -> None:
         """Takes the values of the networks' input `(n, D)`, of which two or fewer need no code."""
@@ -69,9 +72,12 @@ class ValueCodes(nn.Module):
         self.fitted.fill_(True)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns what columns `(B, D)` add, `(B, W)`; a value that is none of them as the next."""
-        numbers = (x[..., None] > self.bounds).sum(-1)  # (B, D)
-        choices = torch.arange(MOST_VALUES, device=x.device)
-        codes = (numbers[..., None] == choices) & self.has_codes[:, None]
-        added: torch.Tensor = codes.flatten(1).to(x.dtype) @ self.weight.flatten(0, 1)
+        """Returns what columns `(B, D)` add, `(B, W)`, if codes are used.
+
+        A value that is none of a column's counts as the next larger one.
+        """
+        x, bounds, weight = x[:, self.columns], self.bounds[self.columns], self.weight[self.columns]
+        numbers = (x[..., None] > bounds).sum(-1)  # (B, C) of the C columns that have codes
+        codes = numbers[..., None] == torch.arange(MOST_VALUES, device=x.device)
+        added: torch.Tensor = codes.flatten(1).to(x.dtype) @ weight.flatten(0, 1)
         return added

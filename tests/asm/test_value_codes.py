@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from d3rlpy.logging import NoopAdapterFactory
 
-from spin_d3rlpy import SPINIDQL, SPINIQL, FactoredIDQL
+from spin_d3rlpy import SPINIDQL, SPINIQL, FactoredIDQL, from_table
 from spin_d3rlpy.asm import (
     ActionStructureModel,
     MLPConfig,
@@ -64,10 +67,11 @@ def fitted(x: torch.Tensor, width: int = 5) -> ValueCodes:
 def test_each_value_of_columns_with_three_to_nine_adds_its_weights() -> None:
     columns = [torch.arange(90.0) % n / 2.0 for n in (1, 2, 3, 9, 10)]
     codes = fitted(torch.stack(columns, 1))
-    assert codes.has_codes.tolist() == [False, False, True, True, False]
+    assert codes.is_used
+    assert codes.columns.tolist() == [2, 3]
     # A value that is none of them counts as the next one.
     x = torch.tensor([[0.0, 0.5, 1.0, 3.5, 9.0], [7.0, 7.0, 0.6, -9.0, 0.0]])
-    weight = codes.weight
+    weight = codes.weight.detach()
     expected = torch.stack([weight[2, 2] + weight[3, 7], weight[2, 1] + weight[3, 0]])
     assert torch.allclose(codes(x), expected)
 
@@ -132,3 +136,33 @@ def test_random_numbers_do_not_depend_on_them() -> None:
 def test_the_recipe_has_them_where_a_structure_model_acts(kind: Any, has_codes: bool) -> None:
     assert kind(recipe="tuned").config.policy.mlp.value_codes == has_codes
     FactoredIDQL(recipe="tuned")  # has no structure model
+
+
+@pytest.mark.parametrize("extension", ["pt", pytest.param("onnx", marks=pytest.mark.slow)])
+def test_exported_files_have_them(extension: str, tmp_path: Path) -> None:
+    x, actions = Levels().sample_observations_and_actions(400)
+    names = ["level", "noise", "one", "two"]
+    table = dict(zip(names, torch.cat([x, actions], 1).numpy().T, strict=True))
+    data = from_table(
+        table | {"episode": np.arange(400) // 4, "reward": x[:, 0].numpy()},
+        observations=names[:2],
+        actions=names[2:],
+        reward="reward",
+        episode="episode",
+        nvec=NVEC,
+    )
+    algo: Any = SPINIDQL(recipe="tuned", search="never", batch_size=32)
+    algo.config.policy.pretraining.max_updates = 60
+    algo.fit(data, n_steps=1, logger_adapter=NoopAdapterFactory(), show_progress=False)
+    assert algo.policy.asm.value_codes.columns.tolist() == [0]
+    expected = algo.predict(x.numpy())
+    path = str(tmp_path / f"policy.{extension}")
+    algo.save_policy(path)
+    if extension == "pt":
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            found = torch.jit.load(path)(x).numpy()
+    else:
+        runtime = pytest.importorskip("onnxruntime")
+        (found,) = runtime.InferenceSession(path).run(None, {"observations": x.numpy()})
+    assert (found == expected).all()
