@@ -299,21 +299,26 @@ def test_a_gain_that_is_large_in_the_model_acts_though_critics_confirm_a_part() 
     assert unsure.to_try() is None
 
 
-def test_the_model_alone_decides_for_a_shorter_discount_only_if_it_surely_prefers_it() -> None:
+def test_the_model_alone_decides_for_a_shorter_discount_only_if_critics_consent() -> None:
     """What comes later it would have to know alone; by the first discount critics know it, too."""
     figures = (3.0, 2.0), (1.0, 0.6), (0.1, 0.1)
     asked = Trust((FIRST, SECOND), *figures, 100, spread=4.0).with_samples(torch.zeros(2))
     alone = asked.with_search(1, torch.tensor([3.9, 4.1]))
-    assert (alone.acts_by, alone.to_try()) == ("imitation", 0)
+    assert (alone.acts_by, alone.best, alone.to_try()) == ("search", SECOND, 0)
     level = alone.with_search(0, torch.tensor([3.65, 3.95]))  # +- 0.11: less by 0.2
     assert (level.acts_by, level.best) == ("search", FIRST)
     better = alone.with_search(0, torch.tensor([3.6, 3.9]))  # by 0.25
     assert (better.acts_by, better.best) == ("search", SECOND)
     # Critics have to confirm half of what they confirm of the first discount.
-    assert dataclasses.replace(better, confirmed=(1.0, 0.51)).best == SECOND
-    assert dataclasses.replace(better, confirmed=(1.0, 0.49)).best == FIRST
-    # 40 % of the spread is asked of the first discount, too.
-    assert alone.with_search(0, torch.tensor([1.45, 1.65])).acts_by == "imitation"
+    for other, otherwise in ((better, "search"), (alone, "imitation")):
+        assert dataclasses.replace(other, confirmed=(1.0, 0.51)).best == SECOND
+        refused = dataclasses.replace(other, confirmed=(1.0, 0.49))
+        assert (refused.acts_by, refused.best) == (otherwise, FIRST)
+    none_known = dataclasses.replace(alone, confirmed=(-1.0, 0.6))
+    assert none_known.acts_by == "imitation"
+    # Where that gains little the shorter one stands alone.
+    little = alone.with_search(0, torch.tensor([1.45, 1.65]))
+    assert (little.acts_by, little.best) == ("search", SECOND)
     little = dataclasses.replace(asked, confirmed=(1.0, 0.03))  # less than 1 % of it
     assert little.to_try() == 0
     bold = Trust((FIRST._replace(action_flexibility=0.5), SECOND), *figures, 100, spread=4.0)
