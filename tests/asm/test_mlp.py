@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -210,7 +211,7 @@ def test_probes_read_the_features_that_slots_share() -> None:
 
 
 @pytest.mark.parametrize("fields", [{"width": 0}, {"n_layers": 1.5}])
-def test_impossible_sizes_are_refused(fields: dict[str, int]) -> None:
+def test_impossible_sizes_are_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"Expected (width in|n_layers to be a whole)"):
         MLPConfig(**fields)
 
