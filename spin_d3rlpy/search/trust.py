@@ -401,9 +401,13 @@ class Trust:
         more. Of one by a shorter discount they have to confirm at least half of what they confirm
         of the mildest by the first one; where that is large, too, the model surely prefers it.
         Where the model foresees what actions lead to, any search that surely returns more than
-        imitation.
+        imitation, by 5 % of the spread or more. (On cheetah-run's mixed data one that gained 3 % in
+        it returned 498, imitation 565.) Critics of afterstates value by that model, and any gain
+        counts.
         """
-        least = 0.0 if self.foresees else LEAST_MODELED_GAIN * self.spread
+        least = LEAST_MODELED_GAIN * self.spread
+        if self.foresees:
+            least = LEAST_CAREFUL_GAIN * self.spread if self.untold > 0.0 else 0.0
         figures = zip(self._may_be_modeled, self.modeled, self.modeled_errors, strict=True)
         are_large = [
             may and gain - SURE_IN_MODEL * error > 0.0 and gain > least
