@@ -402,7 +402,7 @@ class Trust:
         of the mildest by the first one; where that is large, too, the model surely prefers it.
         Where the model foresees what actions lead to, any search that surely returns more than
         imitation, by 5 % of the spread or more. (On cheetah-run's mixed data one that gained 3 % in
-        it returned 498, imitation 565.) Critics of afterstates value by that model, and any gain
+        it returned 498, imitation 586.) Critics of afterstates value by that model, and any gain
         counts.
         """
         least = LEAST_MODELED_GAIN * self.spread
