@@ -351,7 +351,7 @@ def test_any_search_may_be_large_in_a_model_of_afterstates() -> None:
     less = with_next(foreseen, 0.18, 0.22)  # than half of the spread, and surely more than nothing
     assert (less.acts_by, less.best) == ("search", SECOND)
     assert with_next(foreseen, -0.1, 0.3).acts_by == "imitation"
-    # By a model of its own, beside critics of actions, 5 % of the spread.
+    # By a model of its own, next to critics of actions, 5 % of the spread.
     other = dataclasses.replace(foreseen, untold=0.01)
     assert with_next(other, 0.18, 0.2).acts_by == "imitation"
     assert with_next(other, 0.2, 0.22).acts_by == "search"
