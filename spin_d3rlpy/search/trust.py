@@ -405,9 +405,7 @@ class Trust:
         it returned 498, imitation 586.) Critics of afterstates value by that model, and any gain
         counts.
         """
-        least = LEAST_MODELED_GAIN * self.spread
-        if self.foresees:
-            least = LEAST_CAREFUL_GAIN * self.spread if self.untold > 0.0 else 0.0
+        least = self._least_alone * self.spread
         figures = zip(self._may_be_modeled, self.modeled, self.modeled_errors, strict=True)
         are_large = [
             may and gain - SURE_IN_MODEL * error > 0.0 and gain > least
@@ -420,6 +418,13 @@ class Trust:
         return tuple(
             is_one and not anyway for is_one, anyway in zip(are_large, acts_anyway, strict=True)
         )
+
+    @property
+    def _least_alone(self) -> float:
+        """Share of the spread of returns from which on the model's gain counts alone."""
+        if not self.foresees:
+            return LEAST_MODELED_GAIN
+        return LEAST_CAREFUL_GAIN if self.untold > 0.0 else 0.0
 
     @property
     def _may_be_modeled(self) -> tuple[bool, ...]:
@@ -675,11 +680,13 @@ class Trust:
                 f"{more} (expected {self._least_in_model:.2g}, as this model tells "
                 f"{1.0 - self.untold:.0%} of held-out rewards)"
             )
-        if self.foresees or not self.are_large_in_model[best]:
+        least = self._least_alone
+        is_too_little = self.acts_by != "search" and 0.0 < gain < least * self.spread
+        if least == 0.0 or not (is_too_little or self.are_large_in_model[best]):
             return more
-        return (  # why it acts though less is confirmed than expected
+        return (  # why it acts though less is confirmed than expected, or why it does not
             f"{more}, {gain / self.spread:.0%} of the standard deviation of returns (expected "
-            f"{LEAST_MODELED_GAIN:.0%} where less is confirmed)"
+            f"{least:.0%} where less is confirmed)"
         )
 
     @property

@@ -683,6 +683,7 @@ def test_critics_that_agree_on_a_gain_where_all_episodes_return_the_same_are_ref
 
 
 def test_a_log_of_chance_alone_is_imitated_by_samples() -> None:
+    d3rlpy.seed(0)
     buffer = logged(lambda s, a: np.zeros(len(a), np.float32))
     algo = new_algorithm(SPINIDQL, **search_fields(SPINIDQL))
     algo.fit(buffer, n_steps=2, n_steps_per_epoch=2, **QUIET)

@@ -353,7 +353,9 @@ def test_any_search_may_be_large_in_a_model_of_afterstates() -> None:
     assert with_next(foreseen, -0.1, 0.3).acts_by == "imitation"
     # By a model of its own, next to critics of actions, 5 % of the spread.
     other = dataclasses.replace(foreseen, untold=0.01)
-    assert with_next(other, 0.18, 0.2).acts_by == "imitation"
+    refused = with_next(other, 0.18, 0.2)
+    assert refused.acts_by == "imitation"
+    assert "5% of the standard deviation of returns (expected 5% where less" in str(refused)
     assert with_next(other, 0.2, 0.22).acts_by == "search"
 
 
