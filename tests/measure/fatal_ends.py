@@ -26,7 +26,7 @@ from spin_d3rlpy import load_dataset
 from spin_d3rlpy.critics.fatal_ends import FatalEnds
 from spin_d3rlpy.critics.return_bins import AVERSION
 from spin_d3rlpy.files.results import write_csv
-from spin_d3rlpy.search.places import Places
+from spin_d3rlpy.search.places import KnownPlaces, Places
 from tests.measure.brave_cells import SHARES, Cell, dataset_of
 
 NEW_STEPS, MOST_STEPS = 30_000, 100
@@ -73,14 +73,18 @@ def measure(cell: Cell) -> dict[str, Any]:
         risks = risks.astype(np.float64).clip(1e-9, 1.0 - 1e-9)
         return float(-np.where(falls, np.log(risks), np.log1p(-risks)).mean())
 
-    fatal, survived = (set(map(tuple, reached[of])) for of in (is_fatal, ~is_fatal))
+    def keys(places: NDArray[Any]) -> torch.Tensor:
+        return codes.keys(codes(torch.from_numpy(places).float()))
+
+    fatal, survived = KnownPlaces(), KnownPlaces()
+    fatal.remember(keys(reached[is_fatal]))
+    survived.remember(keys(reached[~is_fatal]))
 
     def known_risk(places: NDArray[Any]) -> NDArray[Any]:
-        risks = [
-            0.0 if place in survived else np.inf if place in fatal else by_sum
-            for place, by_sum in zip(map(tuple, places), risk(places), strict=True)
-        ]
-        return np.array(risks)
+        risks, of = risk(places), keys(places)
+        risks[fatal(of)] = np.inf
+        risks[survived(of)] = 0.0
+        return risks
 
     def returned(risk_of: Callable[[NDArray[Any]], NDArray[Any]]) -> float:
         x, total = np.zeros((1, 8), np.int64), 0.0
