@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-import warnings
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -30,6 +29,7 @@ from spin_d3rlpy.search.state_model import StateModel, learn, tells_less
 from spin_d3rlpy.training.budget import Budget
 from spin_d3rlpy.training.loop import Run
 from tests.algos.test_imitation_alone import Clock
+from tests.exported_files import exported_actions
 
 pytestmark = pytest.mark.usefixtures("brief_tests_of_critics")
 QUIET: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
@@ -289,15 +289,7 @@ def test_its_search_acts_from_an_exported_file(
     expected: NDArray[Any] = trained.predict(EVERYWHERE)
     path = str(tmp_path / f"policy.{extension}")
     trained.save_policy(path)
-    if extension == "pt":
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)
-            found = torch.jit.load(path)(torch.from_numpy(EVERYWHERE)).numpy()
-    else:
-        runtime = pytest.importorskip("onnxruntime")
-        session = runtime.InferenceSession(path)
-        (found,) = session.run(None, {"observations": EVERYWHERE})
-    assert (found == expected).all()
+    assert (exported_actions(path, observations=EVERYWHERE) == expected).all()
 
 
 def test_a_killed_run_resumes_bit_for_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

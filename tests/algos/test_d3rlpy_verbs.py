@@ -46,7 +46,6 @@ from spin_d3rlpy import (
     SPINDistillIQL,
     create_replay_buffer,
 )
-from spin_d3rlpy._compat import quiet_tracing
 from spin_d3rlpy.algos.bc import BCImpl
 from spin_d3rlpy.errors import InvalidActionSpaceError, NvecMismatchError
 from tests.algos.problems import (
@@ -62,6 +61,7 @@ from tests.algos.problems import (
     random_replay_buffer,
     tiny_fields,
 )
+from tests.exported_files import exported_actions
 from tests.subprocesses import run_python
 
 CRITICS = [a for a in ALGORITHMS if has_field(a, "n_critics")]
@@ -360,24 +360,13 @@ def test_the_hosts_fqe_still_fails_on_slots() -> None:
 # -- exports ---------------------------------------------------------------------------------
 
 
-def exported_actions(algo: Any, path: Path) -> np.ndarray:
-    algo.save_policy(str(path))
-    if path.suffix == ".onnx":
-        runtime = pytest.importorskip("onnxruntime")
-        session = runtime.InferenceSession(str(path))
-        actions: np.ndarray = session.run(["actions"], {"observations": OBSERVATIONS})[0]
-        return actions
-    with quiet_tracing():  # newer versions of torch deprecate it
-        policy = torch.jit.load(str(path))
-    found: np.ndarray = policy(torch.from_numpy(OBSERVATIONS)).numpy()
-    return found
-
-
 def check_export(algo_class: Any, path: Path) -> None:
     algo = make(algo_class, observation_scaler=StandardObservationScaler())
     algo.fit(random_buffer(), n_steps=2, **QUIET)
+    algo.save_policy(str(path))
     # 11 rows, though policies are exported with fewer.
-    assert exported_actions(algo, path).tolist() == algo.predict(OBSERVATIONS).tolist()
+    found = exported_actions(path, observations=OBSERVATIONS)
+    assert found.tolist() == algo.predict(OBSERVATIONS).tolist()
     algo.fit(random_buffer(), n_steps=1, **QUIET)  # still trains, with its trunk still frozen
     if has_field(algo_class, "pretraining"):
         network = getattr(algo.impl.policy, "features", algo.impl.policy)

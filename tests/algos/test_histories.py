@@ -26,7 +26,6 @@ from spin_d3rlpy import (
     relabel,
     save_policy,
 )
-from spin_d3rlpy._compat import quiet_tracing
 from spin_d3rlpy.asm import PretrainingConfig
 from spin_d3rlpy.asm.rules import all_different
 from spin_d3rlpy.data import DeviceReplayBuffer
@@ -42,6 +41,7 @@ from tests.algos.test_masked_acting import masked_buffer
 from tests.algos.test_state_rules import NVEC as ZONES
 from tests.algos.test_state_rules import log as log_of_zones
 from tests.algos.zones import count_broken, neighbors_apart
+from tests.exported_files import exported_actions
 
 QUIET: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
 HISTORY: dict[str, Any] = {"history": 3, "history_actions": True}
@@ -198,15 +198,9 @@ def test_masks_of_a_dataset_go_with_a_history() -> None:
 @pytest.mark.parametrize("extension", ["pt", pytest.param("onnx", marks=pytest.mark.slow)])
 def test_files_take_rows_as_input(extension: str, tmp_path: Path) -> None:
     algo = fitted(SPINIQL)
-    rows = random_buffer().with_history(3, actions=True).states[:20]
+    rows = random_buffer().with_history(3, actions=True).states[:20].numpy()
     algo.save_policy(path := str(tmp_path / f"policy.{extension}"))
-    if extension == "pt":
-        with quiet_tracing():
-            found = torch.jit.load(path)(rows).numpy()
-    else:
-        session = pytest.importorskip("onnxruntime").InferenceSession(path)
-        (found,) = session.run(None, {"observations": rows.numpy()})
-    assert np.array_equal(found, algo.predict(rows.numpy()))
+    assert np.array_equal(exported_actions(path, observations=rows), algo.predict(rows))
 
 
 def test_a_run_goes_on_where_it_was_killed(tmp_path: Path) -> None:

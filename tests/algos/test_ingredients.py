@@ -31,6 +31,7 @@ from tests.algos.problems import (
     tiny_fields,
 )
 from tests.algos.runs import SETTINGS, CrashError, assert_equal, crash_at, fit, outcome, seed
+from tests.exported_files import exported_actions
 
 OBSERVATIONS = np.linspace(-2, 2, 5 * OBSERVATION_SIZE, dtype=np.float32).reshape(5, -1)
 
@@ -174,10 +175,8 @@ def test_the_average_acts_is_saved_and_exported(tmp_path: Path) -> None:
     impl.modules.set_eval()
     assert not torch.equal(trained(inputs), average(inputs))
     assert np.array_equal(algo.predict(OBSERVATIONS), average.greedy(inputs).numpy())
-    runtime = pytest.importorskip("onnxruntime")
-    algo.save_policy(str(tmp_path / "policy.onnx"))
-    session = runtime.InferenceSession(str(tmp_path / "policy.onnx"))
-    (actions,) = session.run(None, {session.get_inputs()[0].name: OBSERVATIONS})
+    algo.save_policy(path := str(tmp_path / "policy.onnx"))
+    actions = exported_actions(path, observations=OBSERVATIONS)
     assert np.array_equal(actions, algo.predict(OBSERVATIONS))
 
 

@@ -24,7 +24,6 @@ from spin_d3rlpy import (
     FactoredIDQL,
     MultiDiscreteFQE,
 )
-from spin_d3rlpy._compat import quiet_tracing
 from spin_d3rlpy.asm.rules import all_different
 from spin_d3rlpy.policies import SPINJoint
 from spin_d3rlpy.policies.base import Policy
@@ -38,6 +37,7 @@ from tests.algos.test_masked_acting import (
     masked_buffer,
     possible_masks,
 )
+from tests.exported_files import load_exported
 
 MASKS = possible_masks(len(STATES), NVEC)
 WAYS = [
@@ -49,21 +49,11 @@ QUICK_ONNX = {FactoredBC}
 TRANSPOSE_ROWS = {SPINBC, AutoregressiveBC, AutoregressiveBCQ, SPINIDQL}
 
 
-def loaded(path: Path) -> Any:
-    """Returns a function of observations and masks."""
-    if path.suffix == ".pt":
-        with quiet_tracing():
-            policy = torch.jit.load(str(path))
-        return lambda *inputs: policy(*map(torch.from_numpy, inputs)).numpy()
-    session = pytest.importorskip("onnxruntime").InferenceSession(str(path))
-    return lambda *inputs: session.run(
-        ["actions"], dict(zip(["observations", "masks"], inputs, strict=True))
-    )[0]
-
-
 def exported(algo: Any, path: Path) -> Any:
+    """Returns a function of observations and masks."""
     algo.save_policy(str(path), masks=True)
-    return loaded(path)
+    act = load_exported(path)
+    return lambda observations, masks: act(observations=observations, masks=masks)
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,6 @@ from spin_d3rlpy import (
     relabel,
     save_policy,
 )
-from spin_d3rlpy._compat import quiet_tracing
 from spin_d3rlpy.algos.impl import best_choices
 from spin_d3rlpy.asm.rule_files import as_named_rule, imported, trusted_rules
 from spin_d3rlpy.asm.rules import all_different, at_most_changed, every, never, within_budget
@@ -46,6 +45,7 @@ from spin_d3rlpy.errors import (
 from spin_d3rlpy.evaluation.probabilities import SampledPolicy
 from spin_d3rlpy.nvec import SlotLayout
 from tests.algos.problems import OBSERVATION_SIZE, new_algorithm, random_buffer, tiny_fields
+from tests.exported_files import exported_actions
 
 QUIET: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
 NVEC = [4, 4, 4]
@@ -100,12 +100,7 @@ def test_exported_files_keep_a_rule(algo_class: Any, extension: str, tmp_path: P
     rules = [all_different(4), within_budget(COSTS, 5.0)]
     algo = fitted(algo_class, rules=rules)
     algo.save_policy(path := str(tmp_path / f"policy.{extension}"))
-    if extension == "pt":
-        with quiet_tracing():
-            chosen = torch.jit.load(path)(torch.from_numpy(STATES)).numpy()
-    else:
-        session = pytest.importorskip("onnxruntime").InferenceSession(path)
-        (chosen,) = session.run(None, {"observations": STATES})
+    chosen = exported_actions(path, observations=STATES)
     assert np.array_equal(chosen, algo.predict(STATES))
     assert broken(chosen) == 0
     assert (chosen.sum(1) <= 5).all()
@@ -116,9 +111,7 @@ def test_a_function_is_exported_only_where_it_is_followed(tmp_path: Path) -> Non
     with pytest.raises(ValueError, match=r"test_rules:last_slot_is_zero.*\.onnx"):
         algo.save_policy(str(tmp_path / "policy.pt"))
     algo.save_policy(path := str(tmp_path / "policy.onnx"))
-    session = pytest.importorskip("onnxruntime").InferenceSession(path)
-    (chosen,) = session.run(None, {"observations": STATES})
-    assert np.array_equal(chosen, algo.predict(STATES))
+    assert np.array_equal(exported_actions(path, observations=STATES), algo.predict(STATES))
 
     undecided = fitted(FactoredBC, rules=[depends_on_numbers])
     with pytest.raises(ValueError, match=r"depends_on_numbers.*cannot be exported"):

@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import time
 import types
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
@@ -57,6 +56,7 @@ from spin_d3rlpy.search.trust import (
 from spin_envs import ActionLayout
 from tests.algos.plain_search import ascend
 from tests.algos.problems import new_algorithm, tiny_fields
+from tests.exported_files import exported_actions
 from tests.measure.search_speed import count_operations
 
 QUIET: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
@@ -988,13 +988,7 @@ def test_samples_that_imitate_are_a_function_of_the_state(extension: str, tmp_pa
     assert (algo.predict_masked(x, masks)[:, 1] != 1).all()
     path = str(tmp_path / f"policy.{extension}")
     algo.save_policy(path)
-    if extension == "pt":
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)
-            found = torch.jit.load(path)(torch.from_numpy(x[:9])).numpy()
-    else:
-        runtime = pytest.importorskip("onnxruntime")
-        (found,) = runtime.InferenceSession(path).run(None, {"observations": x[:9]})
+    found = exported_actions(path, observations=x[:9])
     np.testing.assert_array_equal(found, samples[:9])
     algo.config.search = "never"
     np.testing.assert_array_equal(algo.predict(x), likeliest)
@@ -1016,9 +1010,7 @@ def test_samples_that_imitate_are_drawn_again_where_a_state_can_stay(tmp_path: A
     assert (algo.predict(x) != algo.predict(x)).any()
     path = str(tmp_path / "policy.pt")
     algo.save_policy(path)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        found = torch.jit.load(path)(torch.from_numpy(x[:9])).numpy()
+    found = exported_actions(path, observations=x[:9])
     impl.modules.trust.trust = dataclasses.replace(refused, can_stay=False)
     np.testing.assert_array_equal(found, algo.predict(x[:9]))
     impl.modules.trust.trust = dataclasses.replace(refused, likeliest_gain=1.0)
@@ -1168,13 +1160,8 @@ def test_exported_files_search_too(extension: str, layout: str, tmp_path: Any) -
     path = str(tmp_path / f"policy.{extension}")
     algo.save_policy(path)
     x = np.random.default_rng(1).normal(size=(9, 3)).astype(np.float32)
-    if extension == "pt":
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)
-            found = torch.jit.load(path)(torch.from_numpy(x)).numpy()
-    else:
-        runtime = pytest.importorskip("onnxruntime")
-        (found,) = runtime.InferenceSession(path).run(None, {"observations": x})
+    found = exported_actions(path, observations=x)
+    if extension == "onnx":
         nodes = pytest.importorskip("onnx").load(path).graph.node
         assert "Loop" not in {node.op_type for node in nodes}  # over candidates of all states
     np.testing.assert_array_equal(found, algo.predict(x))
@@ -1183,7 +1170,6 @@ def test_exported_files_search_too(extension: str, layout: str, tmp_path: Any) -
 @pytest.mark.slow
 def test_an_onnx_file_acts_where_no_move_is_supported(tmp_path: Any) -> None:
     """An axis of length 0 is an error there: couriers' files failed in every second state."""
-    runtime = pytest.importorskip("onnxruntime")
     env = gymnasium.make("spin/dispatch-v0", couriers=2, max_episode_steps=20)
     env.action_space.seed(0)
     buffer = collect(env, lambda _: env.action_space.sample(), 20, progress=False)
@@ -1199,14 +1185,13 @@ def test_an_onnx_file_acts_where_no_move_is_supported(tmp_path: Any) -> None:
     algo.save_policy(path)
     x = buffer.observations_at(buffer.observation_index[:9]).numpy()
     for some in (x, x[:1]):
-        (found,) = runtime.InferenceSession(path).run(None, {"observations": some})
+        found = exported_actions(path, observations=some)
         np.testing.assert_array_equal(found, algo.predict(some))
 
 
 @pytest.mark.slow
 def test_an_onnx_file_of_many_slots_is_written_in_a_minute(tmp_path: Any) -> None:
     """torch's own optimization of such a file did not end in five."""
-    runtime = pytest.importorskip("onnxruntime")
     env = gymnasium.make("spin/dispatch-v0", couriers=10, max_episode_steps=20)
     env.action_space.seed(0)
     buffer = collect(env, lambda _: env.action_space.sample(), 20, progress=False)
@@ -1217,5 +1202,5 @@ def test_an_onnx_file_of_many_slots_is_written_in_a_minute(tmp_path: Any) -> Non
     algo.save_policy(path)
     assert time.process_time() - began < 120.0  # 100 s on a busy machine
     x = buffer.observations_at(buffer.observation_index[:50]).numpy()
-    (found,) = runtime.InferenceSession(path).run(None, {"observations": x})
+    found = exported_actions(path, observations=x)
     np.testing.assert_array_equal(found, algo.predict(x))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from spin_d3rlpy.errors import InvalidDatasetError
 from spin_d3rlpy.policies import Factored
 from spin_envs import FlatActions
 from tests.algos.problems import TINY
+from tests.exported_files import exported_actions
 
 NVEC = [3, 2, 2]
 QUIET: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
@@ -148,11 +148,8 @@ def test_files_act_by_the_weights(trained: SPINIDQL, tmp_path: Path) -> None:
     assert set(expected[:, 0]) == {2}
     save_policy(algo, tmp_path / "policy.safetensors")
     assert np.array_equal(load_policy(tmp_path / "policy.safetensors").predict(STATES), expected)
-    algo.save_policy(str(tmp_path / "policy.pt"))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch.jit is deprecated
-        script = torch.jit.load(str(tmp_path / "policy.pt"))
-    assert np.array_equal(script(torch.from_numpy(STATES)).numpy(), expected)
+    algo.save_policy(path := str(tmp_path / "policy.pt"))
+    assert np.array_equal(exported_actions(path, observations=STATES), expected)
 
 
 def test_a_loaded_algorithm_is_weighed_with_data(trained: SPINIDQL, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -51,6 +50,7 @@ from spin_d3rlpy.policies.features import SlotPolicy
 from spin_d3rlpy.policies.joint import CONSIDERED, JointPolicy
 from spin_envs import ActionLayout
 from tests.algos.problems import new_algorithm
+from tests.exported_files import exported_actions
 
 QUIET: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
 
@@ -612,14 +612,7 @@ def test_a_file_chooses_several_slots_a_pass_too(
     assert not np.array_equal(actions, one_by_one.numpy())
     path = str(tmp_path / f"policy.{extension}")
     algo.save_policy(path)
-    if extension == "pt":
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)
-            exported = torch.jit.load(path)(x).numpy()
-    else:
-        session = pytest.importorskip("onnxruntime").InferenceSession(path)
-        exported = session.run(None, {"observations": x.numpy()})[0]
-    assert np.array_equal(exported, actions)
+    assert np.array_equal(exported_actions(path, observations=x.numpy()), actions)
 
 
 def test_slots_are_chosen_in_their_order_where_choices_have_no_features() -> None:
@@ -695,8 +688,6 @@ def test_features_of_pairs_are_learned_from(algorithm: Any, tmp_path: Path) -> N
         shares[name] = (algo.predict(x.numpy()) == best).mean()
         if name == "pairs":
             algo.save_policy(path := str(tmp_path / "policy.pt"))
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DeprecationWarning)
-                exported = torch.jit.load(path)(x).numpy()
+            exported = exported_actions(path, observations=x.numpy())
             assert np.array_equal(exported, algo.predict(x.numpy()))
     assert shares["pairs"] > 0.85 > 0.6 > shares["nothing"]

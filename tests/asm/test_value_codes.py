@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from spin_d3rlpy.asm import (
 from spin_d3rlpy.asm.pretraining import Pretraining
 from spin_d3rlpy.asm.value_codes import ValueCodes
 from spin_d3rlpy.training.loop import Run
+from tests.exported_files import exported_actions
 
 NVEC = [3, 3]
 WITH_CODES = MLPConfig(width=32, value_codes=True)
@@ -158,11 +158,4 @@ def test_exported_files_have_them(extension: str, tmp_path: Path) -> None:
     expected = algo.predict(x.numpy())
     path = str(tmp_path / f"policy.{extension}")
     algo.save_policy(path)
-    if extension == "pt":
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)
-            found = torch.jit.load(path)(x).numpy()
-    else:
-        runtime = pytest.importorskip("onnxruntime")
-        (found,) = runtime.InferenceSession(path).run(None, {"observations": x.numpy()})
-    assert (found == expected).all()
+    assert (exported_actions(path, observations=x.numpy()) == expected).all()

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 from typer.testing import CliRunner
 
 from spin_d3rlpy import load_asm, load_policy
 from spin_d3rlpy.cli import app
 from spin_d3rlpy.files.yaml_settings import read_settings
+from tests.exported_files import exported_actions
 
 DATASET = "spin/maze-a5/random-medium-expert-v0"
 SMALL = [
@@ -169,9 +169,8 @@ def test_policies_are_exported(suffix: str, trained: Path, tmp_path: Path) -> No
     assert (result["observation_size"], result["nvec"]) == (2, [2] * 5)
     if suffix == "onnx":
         states = np.random.default_rng(0).random((50, 2), dtype=np.float32)
-        session = onnxruntime.InferenceSession(str(path))
-        [actions] = session.run(None, {session.get_inputs()[0].name: states})
         policy = load_policy(trained / "policy.safetensors")
+        actions = exported_actions(path, observations=states)
         assert np.array_equal(actions, policy.predict(states))
 
 
@@ -182,8 +181,7 @@ def test_policies_are_exported_with_masks(trained: Path, tmp_path: Path) -> None
     states = np.random.default_rng(0).random((50, 2), dtype=np.float32)
     masks = np.random.default_rng(1).random((50, 5, 2)) < 0.5
     masks[..., 0] |= ~masks.any(2)
-    session = onnxruntime.InferenceSession(str(path))
-    [actions] = session.run(None, {"observations": states, "masks": masks})
+    actions = exported_actions(path, observations=states, masks=masks)
     policy = load_policy(trained / "policy.safetensors")
     assert np.array_equal(actions, policy.predict_masked(states, masks))
     assert "masks (B, 5, 2), actions (B, 5)" in run("export", trained, "--out", path, "--masks")

@@ -29,7 +29,6 @@ from spin_d3rlpy import (
     load_policy,
     save_policy,
 )
-from spin_d3rlpy._compat import quiet_tracing
 from spin_d3rlpy.asm.entities import EntityConfig
 from spin_d3rlpy.asm.rules import all_different
 from spin_d3rlpy.asm.scorers import score_all
@@ -40,6 +39,7 @@ from tests.algos.problems import new_algorithm
 from tests.asm.test_entities import assignments, permuted
 from tests.asm.test_slot_scorer import agents
 from tests.asm.test_slot_scorer import layout as layout_of_agents
+from tests.exported_files import exported_actions
 
 QUIET: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
 SMALL = TransformerConfig(
@@ -270,14 +270,7 @@ def test_exports_act_the_same(algo_class: Any, extension: str, tmp_path: Path) -
     x = np.random.default_rng(0).random((11, 20)).astype(np.float32)
     path = str(tmp_path / f"policy.{extension}")
     algo.save_policy(path)
-    if extension == "pt":
-        with quiet_tracing():
-            policy = torch.jit.load(path)
-        actions = policy(torch.from_numpy(x)).numpy()
-    else:
-        session = pytest.importorskip("onnxruntime").InferenceSession(path)
-        actions = session.run(None, {session.get_inputs()[0].name: x})[0]
-    assert np.array_equal(actions, algo.predict(x))
+    assert np.array_equal(exported_actions(path, observations=x), algo.predict(x))
 
 
 def test_weights_of_few_slots_act_on_many() -> None:
