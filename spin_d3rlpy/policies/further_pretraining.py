@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -28,18 +27,10 @@ class FurtherPretraining:
         policy: whose model it is.
         create_context: returns the stage's inputs, which are asked for once there is a step to be
             made.
-        full_mask_share: least one of these steps, see `PretrainingConfig`, if the model learns in
-            any order.
     """
 
-    def __init__(
-        self,
-        policy: JointPolicy,
-        create_context: Callable[[], StageContext],
-        full_mask_share: float = 0.0,
-    ) -> None:
+    def __init__(self, policy: JointPolicy, create_context: Callable[[], StageContext]) -> None:
         self._policy, self._create_context = policy, create_context
-        self._full_mask_share = full_mask_share
         self._begun: _Begun | None = None
 
     def update(self, progress: float) -> Metrics:
@@ -69,9 +60,6 @@ class FurtherPretraining:
 
     def _begin(self, context: StageContext, progress: float) -> _Begun:
         config: PretrainingConfig = context.with_precision(context.factory.pretraining)
-        if config.is_any_order:
-            share = max(self._full_mask_share, config.full_mask_share)
-            config = dataclasses.replace(config, full_mask_share=share)
         self._begun = _Begun(self._policy.asm, context, config, progress)
         return self._begun
 

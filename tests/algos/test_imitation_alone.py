@@ -16,10 +16,8 @@ import torch
 from d3rlpy.logging import NoopAdapterFactory
 
 from spin_d3rlpy import SPINIDQL, Factored, FactoredIDQL, SPINJoint, from_table
-from spin_d3rlpy.algos.idql.config import IDQLConfig
 from spin_d3rlpy.algos.idql.impl import IDQLImpl
 from spin_d3rlpy.asm import ActionStructureModel, PretrainingConfig
-from spin_d3rlpy.asm.objectives import masked
 from spin_d3rlpy.asm.pretraining import Pretraining
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.policies.further_pretraining import FurtherPretraining
@@ -146,28 +144,6 @@ def test_critics_out_of_reach_leave_their_time_to_the_structure_model() -> None:
     assert has_one_model(algo)
     assert "critic_loss" in algo.update(log().sample_transition_batch(32))  # after the run
     copy.deepcopy(algo)  # nothing of the run is kept
-
-
-@pytest.mark.parametrize(("own", "values_afterstates"), [(0.0, False), (0.7, False), (0.0, True)])
-def test_half_of_the_rows_have_no_known_choice_then(own: float, values_afterstates: bool) -> None:
-    """Unless a search may still act, by critics that have made all their passes."""
-    shares, of_masks = [], masked.mask_any_number
-
-    def recorded(actions: torch.Tensor, mask_ids: torch.Tensor, share: float) -> Any:
-        shares.append(share)
-        return of_masks(actions, mask_ids, share)
-
-    afterstates = mock.PropertyMock(return_value=values_afterstates)
-    with (
-        mock.patch.object(masked, "mask_any_number", recorded),
-        mock.patch.object(IDQLConfig, "values_afterstates", afterstates),
-    ):
-        algo, data = algorithm(), log()
-        algo.config.policy.pretraining.full_mask_share = own
-        algo.build_with_dataset(data)
-        algo.begin_run(Run(show_progress=False, budget=Budget(TOTAL, Clock())))
-        algo._create_imitation(algo.hold_out(data)).pretraining.update(0.5)
-    assert shares == [own if values_afterstates else max(own, 0.5)]
 
 
 def test_more_pretraining_predicts_choices_better() -> None:

@@ -74,10 +74,6 @@ AFTERSTATES_DROPOUT = 0.5
 # know each such place by heart, and take places nearby that they have not seen for safe. CoNE with
 # 50 % of pits returned -18 after 60 passes and -129, a pit, after 550 (notebook, "More steps").
 MOST_PASSES = 60
-# Of the rows of further pre-training, once critics are given up. Nothing searches then, so that
-# choices made in view of no others count most: with as many steps by it imitation returned 596 and
-# 587 on cheetah-run's mixed data, and 548 and 561 without.
-FULL_MASK_SHARE = 0.5
 MODEL_TEST = 3.0  # times a test in 64 states, about, which policies take in a model of states
 
 
@@ -519,8 +515,7 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
             return None
         if not isinstance(policy, JointPolicy):
             return ImitationAlone(None, is_possible=True)
-        share = 0.0 if config.values_afterstates else FULL_MASK_SHARE
-        further = FurtherPretraining(policy, lambda: self.stage_context(buffer, run), share)
+        further = FurtherPretraining(policy, lambda: self.stage_context(buffer, run))
         return ImitationAlone(further, is_possible=self._has_own_model)
 
     def train_first_stages(self, buffer: DeviceReplayBuffer, run: Run) -> None:
