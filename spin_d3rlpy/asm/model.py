@@ -91,8 +91,8 @@ class MLPConfig:
     Args:
         width: of each hidden layer.
         n_layers: number of hidden layers.
-        value_codes: whether the first layer also sees which value a column has, one-hot, of columns
-            with three to nine values in the data (`asm.value_codes`). Not of images.
+        value_codes: whether the first layer also sees, one-hot, which of the values that recur in
+            the data a column has (`asm.value_codes`). Not of images.
     """
 
     width: int = 256

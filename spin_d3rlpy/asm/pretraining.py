@@ -216,7 +216,7 @@ class Pretraining:
         self._objective.train()
 
     def _fit_value_codes(self) -> None:
-        """Tells the model which columns have few values, if it is to know and nobody told it."""
+        """Tells the model which values recur, if it is to know and nobody told it."""
         codes, device = self._asm.value_codes, self._asm.device
         if codes is None:
             return

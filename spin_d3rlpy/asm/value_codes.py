@@ -1,4 +1,4 @@
-"""Codes of columns with few values, by which a network tells each value apart at once."""
+"""Codes of values that recur, by which a network tells each of them apart at once."""
 
 from __future__ import annotations
 
@@ -7,39 +7,50 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-MOST_VALUES = 9  # of a column that has codes
-NO_BOUND = 1e30  # files hold finite numbers
+MOST_VALUES = 9  # of a column that have codes
+LEAST_SHARE = 0.05  # of rows that hold a value which has a code, where there are more
+SAME = 1e-5  # of scaled numbers: a GPU scales a little differently
+NO_VALUE = 1e30  # files hold finite numbers
 
 
-def bounds_between(column: torch.Tensor) -> torch.Tensor | None:
-    """Returns the bounds between the values of a column `(n,)`; None if it has more than nine."""
-    values = column.unique()
-    return None if len(values) > MOST_VALUES else (values[1:] + values[:-1]) / 2.0
+def recurring_values(column: torch.Tensor) -> torch.Tensor:
+    """Returns values of a column `(n,)` that need codes, in order.
+
+    All if there are three to nine, else those in 5 % of rows, the nine most frequent at most. Two
+    values or one need none.
+    """
+    values: torch.Tensor
+    values, counts = column.unique(return_counts=True)
+    if len(values) <= 2:
+        return values[:0]
+    if len(values) <= MOST_VALUES:
+        return values
+    most = counts.topk(MOST_VALUES).indices.sort().values
+    return values[most[counts[most] >= LEAST_SHARE * len(column)]]
 
 
 class ValueCodes(nn.Module):
-    """What each value of columns with few values adds to a layer: one-hot codes and their weights.
+    """What values that recur add to a layer: one-hot codes and their weights.
 
     A grid's coordinates, levels and counts are numbers, and what to do can be another thing at each
-    of them. A network has to bend a line eight times to see it, and learns what happens by chance
-    as well meanwhile. Weights start from 0, and there are none where all columns have many values.
+    of them. So it can at 0 health or an empty stock, and at a small one. A network has to bend a
+    line at each value to see it, and learns what happens by chance as well meanwhile. Weights
+    start from 0, and there are none where no value recurs.
 
     Args:
         observation_size: columns of the networks' input (D).
         width: of the layer.
     """
 
-    bounds: torch.Tensor  # (D, 8) between values; `NO_BOUND` where there are fewer
-    has_codes: torch.Tensor  # (D,): which columns have them
-    columns: torch.Tensor  # their numbers
+    values: torch.Tensor  # (D, 9) that have codes; `NO_VALUE` where there are fewer
+    columns: torch.Tensor  # numbers of those that have codes
     fitted: torch.Tensor  # (1,): whether they are known
 
     def __init__(self, observation_size: int, width: int) -> None:
         super().__init__()
-        most = MOST_VALUES - 1
         self.weight = nn.Parameter(torch.zeros(observation_size, MOST_VALUES, width))
-        self.register_buffer("bounds", torch.full((observation_size, most), NO_BOUND))
-        self.register_buffer("has_codes", torch.zeros(observation_size, dtype=torch.bool))
+        no_values = torch.full((observation_size, MOST_VALUES), NO_VALUE)
+        self.register_buffer("values", no_values)
         self.register_buffer("fitted", torch.zeros(1, dtype=torch.bool))
         self.register_buffer("columns", torch.empty(0, dtype=torch.int64), persistent=False)
         self._knows_columns = False  # since weights were loaded
@@ -50,7 +61,7 @@ class ValueCodes(nn.Module):
     def is_used(self) -> bool:
         """Whether any column has codes. A GPU is asked once, not in each step."""
         if not self._knows_columns:
-            self.columns = self.has_codes.nonzero()[:, 0]
+            self.columns = (self.values[:, 0] != NO_VALUE).nonzero()[:, 0]
             self._knows_columns = True
         return len(self.columns) > 0
 
@@ -58,12 +69,10 @@ class ValueCodes(nn.Module):
         self._knows_columns = False
 
     def fit(self, x: torch.Tensor) -> None:
-        """Takes the values of the networks' input `(n, D)`, of which two or fewer need no code."""
-        for column, bounds, has_codes in zip(x.T, self.bounds, self.has_codes, strict=True):
-            between = bounds_between(column)
-            if between is not None and len(between) > 1:
-                bounds[: len(between)] = between
-                has_codes.fill_(True)
+        """Takes the values of the networks' input `(n, D)`."""
+        for column, values in zip(x.T, self.values, strict=True):
+            recurring = recurring_values(column)
+            values[: len(recurring)] = recurring
         self.fitted.fill_(True)
         self._forget()
 
@@ -72,12 +81,8 @@ class ValueCodes(nn.Module):
         self.fitted.fill_(True)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns what columns `(B, D)` add, `(B, W)`, if codes are used.
-
-        A value that is none of a column's counts as the next larger one.
-        """
-        x, bounds, weight = x[:, self.columns], self.bounds[self.columns], self.weight[self.columns]
-        numbers = (x[..., None] > bounds).sum(-1)  # (B, C) of the C columns that have codes
-        codes = numbers[..., None] == torch.arange(MOST_VALUES, device=x.device)
+        """Returns what columns `(B, D)` add, `(B, W)`, if codes are used."""
+        x, values, weight = x[:, self.columns], self.values[self.columns], self.weight[self.columns]
+        codes = (x[..., None] - values).abs() <= SAME  # (B, C, 9) of the C columns that have codes
         added: torch.Tensor = codes.flatten(1).to(x.dtype) @ weight.flatten(0, 1)
         return added

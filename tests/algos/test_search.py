@@ -662,6 +662,10 @@ def test_where_the_likeliest_action_is_surely_worse_samples_imitate() -> None:
         ({"alternatives": 2.7}, "imitation"),
         ({"choices": 0.0}, "imitation"),  # of a policy that cannot tell
         ({"promised": (0.9,)}, "search"),
+        ({"alternatives": 2.7, "is_trap": True}, "samples"),
+        # It does not see who stands still after 64 steps.
+        ({"samples_gain": -1.0, "samples_error": 0.1, "is_trap": True}, "samples"),
+        ({"promised": (0.9,), "is_trap": True}, "search"),
     ],
 )
 def test_of_nearly_uniform_decisions_samples_imitate(changes: Any, acts_by: str) -> None:
@@ -1001,7 +1005,7 @@ def test_samples_that_imitate_are_drawn_again_where_a_state_can_stay(tmp_path: A
     algo = new_algorithm(SPINIDQL, **search_fields(SPINIDQL), gamma=0.0)
     algo.fit(buffer, n_steps=20, n_steps_per_epoch=20, **QUIET)
     impl: Any = algo.impl
-    refused = dataclasses.replace(sure(), confirmed=(0.0,), likeliest_gain=-1.0, can_stay=True)
+    refused = dataclasses.replace(sure(), confirmed=(0.0,), likeliest_gain=-1.0, stays=0.1)
     impl.modules.trust.trust = refused
     assert algo.trust == refused
     x = np.repeat(np.random.default_rng(0).normal(size=(1, 3)), 600, 0).astype(np.float32)
@@ -1011,7 +1015,7 @@ def test_samples_that_imitate_are_drawn_again_where_a_state_can_stay(tmp_path: A
     path = str(tmp_path / "policy.pt")
     algo.save_policy(path)
     found = exported_actions(path, observations=x[:9])
-    impl.modules.trust.trust = dataclasses.replace(refused, can_stay=False)
+    impl.modules.trust.trust = dataclasses.replace(refused, stays=0.0)
     np.testing.assert_array_equal(found, algo.predict(x[:9]))
     impl.modules.trust.trust = dataclasses.replace(refused, likeliest_gain=1.0)
     assert (algo.predict(x) == algo.predict(x[:1])).all()

@@ -22,6 +22,7 @@ from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.buffer.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.data.buffer.masks import pack
 from spin_d3rlpy.search import state_model
+from spin_d3rlpy.search.standstill import standstill
 from spin_d3rlpy.search.state_model import (
     PARTS,
     STEPS,
@@ -165,11 +166,11 @@ def test_a_model_that_does_not_tell_held_out_rewards_is_not_believed() -> None:
     algo._held_out = unseen.with_rewards(torch.randn(unseen.transition_count))
     algo.test_critics()
     assert (algo.trust.has_model, algo.trust.is_sequential) == (False, True)
-    assert algo.trust.can_stay is unseen.can_stay()
+    assert (algo.trust.stays, algo.trust.is_trap) == standstill(unseen) == (0.0, False)
     rows = torch.arange(unseen.transition_count + unseen.size())
     algo._held_out = unseen.with_observations(torch.zeros_like(unseen.observations_at(rows)))
     algo.test_critics()
-    assert algo.trust.can_stay
+    assert (algo.trust.stays, algo.trust.is_trap) == (1.0, False)
 
 
 def test_no_search_acts_by_a_model_that_returns_more_for_logged_actions_than_was_logged() -> None:
@@ -281,6 +282,20 @@ def test_what_the_model_does_not_tell_of_rewards_it_can_be_wrong_by() -> None:
     none = with_next(with_next(less_told, 1.95, 2.05), 0.45, 0.55)
     assert none.acts_by == "imitation"
     assert "+2 +- 0.04 more than imitation (expected 2, as this model tells 49% of" in str(none)
+
+
+def test_where_policies_can_stand_still_the_model_has_to_find_a_large_gain() -> None:
+    """It looks 64 steps ahead, and who stands still does so for ever."""
+    trap = dataclasses.replace(tried(), spread=4.0, is_trap=True, stays=0.05)
+    assert with_next(trap, 1.65, 1.75).best == FIRST
+    none = with_next(with_next(trap, 1.45, 1.55), 0.45, 0.55)
+    assert (none.acts_by, none.has_failed) == ("samples", (True, True))
+    assert "(expected 1.6, as it does not see where a policy stands still for ever)" in str(none)
+    assert "; 5% of held-out steps left the observation as it was, and returned less" in str(none)
+    half_told = dataclasses.replace(trap, untold=0.49)
+    assert with_next(half_told, 1.65, 1.75).has_failed == (True, False)
+    free = dataclasses.replace(trap, is_trap=False)
+    assert with_next(free, 1.45, 1.55).best == FIRST
 
 
 def test_a_gain_that_is_large_in_the_model_acts_though_critics_confirm_a_part() -> None:

@@ -1,4 +1,4 @@
-"""Codes of columns with few values, which a structure model's first layer sees."""
+"""Codes of values that recur, which a structure model's first layer sees."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from spin_d3rlpy.asm import (
     save_asm,
 )
 from spin_d3rlpy.asm.pretraining import Pretraining
-from spin_d3rlpy.asm.value_codes import ValueCodes
+from spin_d3rlpy.asm.value_codes import NO_VALUE, ValueCodes
 from spin_d3rlpy.training.loop import Run
 from tests.exported_files import exported_actions
 
@@ -65,14 +65,32 @@ def fitted(x: torch.Tensor, width: int = 5) -> ValueCodes:
 
 
 def test_each_value_of_columns_with_three_to_nine_adds_its_weights() -> None:
-    columns = [torch.arange(90.0) % n / 2.0 for n in (1, 2, 3, 9, 10)]
+    columns = [torch.arange(2520.0) % n / 2.0 for n in (1, 2, 3, 9, 24)]
     codes = fitted(torch.stack(columns, 1))
     assert codes.is_used
     assert codes.columns.tolist() == [2, 3]
-    # A value that is none of them counts as the next one.
-    x = torch.tensor([[0.0, 0.5, 1.0, 3.5, 9.0], [7.0, 7.0, 0.6, -9.0, 0.0]])
+    # What is none of a column's values adds nothing.
+    x = torch.tensor([[0.0, 0.5, 1.0, 3.5, 9.0], [7.0, 7.0, 0.6, 4.0, 0.0]])
     weight = codes.weight.detach()
-    expected = torch.stack([weight[2, 2] + weight[3, 7], weight[2, 1] + weight[3, 0]])
+    expected = torch.stack([weight[2, 2] + weight[3, 7], weight[3, 8]])
+    assert torch.allclose(codes(x), expected)
+
+
+def test_of_more_values_those_that_recur_have_weights() -> None:
+    """As what is dead, empty or at a limit, among numbers of which no two are the same."""
+    generator = torch.Generator().manual_seed(0)
+    health, counts = torch.rand(1000, generator=generator), torch.arange(1000.0) % 10
+    health[:50], health[50:80], health[500:] = 0.0, 0.5, 1.0
+    codes = fitted(torch.stack([health, counts, torch.rand(1000, generator=generator)], 1))
+    assert codes.is_used
+    assert codes.columns.tolist() == [0, 1]
+    recurring = codes.values[0, :2].tolist()
+    assert recurring == [0.0, 1.0]  # not what 3 % of rows hold
+    assert (codes.values[0, 2:] == NO_VALUE).all()
+    assert (codes.values[1] != NO_VALUE).all()  # nine of ten
+    x = torch.tensor([[1.0, 99.0, 0.3], [0.0, 99.0, 0.3], [0.001, 99.0, 0.3], [0.5, 99.0, 0.3]])
+    nothing = torch.zeros(5)
+    expected = torch.stack([codes.weight[0, 1], codes.weight[0, 0], nothing, nothing])
     assert torch.allclose(codes(x), expected)
 
 
@@ -80,13 +98,13 @@ def test_they_are_learned_and_tell_levels_apart_sooner() -> None:
     source = Levels()
     (asm, accuracy), (_, without) = trained(WITH_CODES, source), trained(MLPConfig(32), source)
     codes: Any = asm.value_codes
-    assert codes.has_codes.tolist() == [True, False]
+    assert codes.columns.tolist() == [0]
     assert codes.weight[0].abs().amax() > 0.01
     assert (codes.weight[1] == 0.0).all()
     assert accuracy > without + 0.05
 
 
-def test_without_columns_of_few_values_nothing_changes() -> None:
+def test_where_no_value_recurs_nothing_changes() -> None:
     source = Levels(has_levels=False)
     (asm, _), (other, _) = trained(WITH_CODES, source), trained(MLPConfig(32), source)
     codes: Any = asm.value_codes
@@ -114,11 +132,11 @@ def test_they_are_saved_loaded_and_copied(tmp_path: Path) -> None:
 def test_a_model_that_is_trained_further_keeps_its_codes() -> None:
     asm, _ = trained(WITH_CODES, Levels())
     codes: Any = asm.value_codes
-    bounds = codes.bounds.clone()
+    values = codes.values.clone()
     again = copy.deepcopy(asm).requires_grad_(True)
     Pretraining(again, Levels(has_levels=False), CONFIG, Run(show_progress=False))
     codes = again.value_codes
-    assert torch.equal(codes.bounds, bounds)
+    assert torch.equal(codes.values, values)
     assert codes.weight.requires_grad
 
 

@@ -21,7 +21,6 @@ from minari import MinariDataset
 
 from spin_d3rlpy import FactoredBC
 from spin_d3rlpy.data import DeviceReplayBuffer
-from spin_d3rlpy.data.buffer import device_buffer
 from spin_d3rlpy.data.minari.check import check_dataset
 
 NVEC = [3, 5]
@@ -360,16 +359,3 @@ def test_splits_share_no_episode_and_depend_on_the_seed(built: MinariDataset) ->
     assert full.split(0.99)[0].size() == 1
     with pytest.raises(ValueError, match=r"got 1\.0 and 5"):
         full.split(1.0)
-
-
-def test_it_tells_whether_a_step_can_leave_the_observation_as_it_was(
-    buffer: DeviceReplayBuffer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(device_buffer, "COMPARED_AT_ONCE", 2)
-    assert not buffer.can_stay()
-    observations = buffer.observations_at(torch.arange(5 + 3 + 7 + 3)).clone()
-    # What follows the last step of an episode is unknown to tables, which repeat the step's own.
-    observations[5], observations[6] = observations[4], observations[5]
-    assert not buffer.with_observations(observations).can_stay()
-    observations[14] = observations[13]
-    assert buffer.with_observations(observations).can_stay()

@@ -41,6 +41,7 @@ from spin_d3rlpy.policies.joint import JointPolicy
 from spin_d3rlpy.policies.stages import StageContext
 from spin_d3rlpy.search.afterstates import Afterstates
 from spin_d3rlpy.search.alike_choices import warn_of_alike_choices
+from spin_d3rlpy.search.standstill import standstill
 from spin_d3rlpy.search.state_model import (
     LEAST_TOLD_REWARD,
     StateModel,
@@ -239,12 +240,14 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
             if n_states > FIRST_STATES and not trust.is_clear:
                 trust = impl.measure_trust(*self._held_out_states(looked_at))
             choices = math.exp(sum(map(math.log, self._nvec)) / len(self._nvec))
+            stays, is_trap = standstill(held_out)
             trust = dataclasses.replace(
                 trust,
                 is_sequential=held_out.is_sequential,
                 choices=choices,
                 room=self._room(held_out),
-                can_stay=held_out.can_stay(),
+                stays=stays,
+                is_trap=is_trap,
             )
             model, told = impl.state_model, self._told_by_model(held_out)
             if model is not None and told >= LEAST_TOLD_REWARD:

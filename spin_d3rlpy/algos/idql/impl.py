@@ -354,7 +354,7 @@ class IDQLImpl(ActorCriticImpl):
         A file has no random numbers, so that its samples are a function of the state there, too.
         """
         trust = None if is_exporting() else self._modules.trust.trust
-        return trust is not None and trust.can_stay
+        return trust is not None and trust.stays > 0.0
 
     def _random_places(self, x: torch.Tensor) -> torch.Tensor:
         """Returns which sample is taken in each state `(B,)`, a new one in each call."""

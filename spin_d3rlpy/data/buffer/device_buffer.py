@@ -39,8 +39,6 @@ from spin_d3rlpy.nvec import as_choices, whole_numbers
 from spin_envs import ActionLayout, FlatActions, ObservationLayout
 from spin_envs.flat_actions import BinsOf
 
-MOST_COMPARED, COMPARED_AT_ONCE = 65_536, 1024  # steps; an image is large
-
 
 def _alike(episodes: int) -> str:
     return "there is only one episode" if episodes == 1 else f"all {episodes} are equally good"
@@ -568,18 +566,6 @@ class DeviceReplayBuffer(ReplayBufferBase):
     def is_sequential(self) -> bool:
         """Whether decisions follow each other, so that episodes are not single ones."""
         return self.transition_count > self.size()
-
-    def can_stay(self) -> bool:
-        """Returns whether a step left the observation as it was, of 65,536 steps at most."""
-        following, rows = self.stored.following, self.observation_index
-        index = self.spread_index(MOST_COMPARED)
-        index = index[following[index] != index]  # an episode's last step is followed by itself
-
-        def is_same(some: torch.Tensor) -> bool:
-            before, after = self.observations_at(rows[some]), rows[following[some].long()]
-            return bool((before == self.observations_at(after)).all(-1).any())
-
-        return any(map(is_same, index.split(COMPARED_AT_ONCE)))
 
     # The parts of d3rlpy's interface that training does not use.
 

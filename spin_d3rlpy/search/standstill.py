@@ -1,0 +1,86 @@
+"""Whether logged steps left the observation as it was, and whether that is a trap.
+
+A function of the observation takes the same action again where an action does nothing. A policy
+that only ever acts so can stand still for the rest of an episode.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+
+from spin_d3rlpy.data import DeviceReplayBuffer
+from spin_d3rlpy.search.trust import mean_and_error
+
+MOST_COMPARED, COMPARED_AT_ONCE = 65_536, 1024  # steps; an image is large
+# Of a standard deviation. A robot that rests still drifts by the errors of its simulation.
+SAME = 1e-4
+# Share of steps. Of finger-spin's 5 % stand still, of assembly's, whose log leaves such states by
+# chance, 0.2 %.
+LEAST_SHARE = 0.01
+# Of steps that repeat an action which did nothing, how many do nothing again, and of how many. Who
+# waits for something stands still as well, but not for ever.
+LEAST_AGAIN, LEAST_REPEATED = 0.95, 20
+
+
+class Standstill(NamedTuple):
+    """What standing still is like in a log.
+
+    Attributes:
+        share: of steps that left the observation as it was.
+        is_trap: whether 1 % or more do, those surely return less than other steps (by two standard
+            errors), and an action that did nothing does nothing again.
+    """
+
+    share: float
+    is_trap: bool
+
+
+def standstill(buffer: DeviceReplayBuffer) -> Standstill:
+    """Looks at 65,536 steps at most."""
+    following = buffer.stored.following
+    index = buffer.spread_index(MOST_COMPARED)
+    index = index[following[index] != index]  # an episode's last step is followed by itself
+    if len(index) == 0:
+        return Standstill(0.0, False)
+    scale = _states(buffer, buffer.spread_index(COMPARED_AT_ONCE)).std(0, correction=0)
+    stays = _stays(buffer, index, scale)
+    share = float(stays.double().mean())
+    if share < LEAST_SHARE:
+        return Standstill(share, False)
+    is_trap = _returns_less(buffer.rewards[index], stays) and _goes_on(buffer, index[stays], scale)
+    return Standstill(share, is_trap)
+
+
+def _states(buffer: DeviceReplayBuffer, index: torch.Tensor) -> torch.Tensor:
+    """Returns observations `(B, obs)` of steps."""
+    return buffer.observations_at(buffer.observation_index[index]).float()
+
+
+def _stays(buffer: DeviceReplayBuffer, index: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """Returns which steps `(B,)` left the observation as it was, of none that end an episode."""
+    parts = []
+    for part in index.split(COMPARED_AT_ONCE):
+        after = _states(buffer, buffer.stored.following[part].long())
+        change = (after - _states(buffer, part)).abs()
+        parts.append((change <= SAME * scale).all(-1))
+    return torch.cat(parts)
+
+
+def _returns_less(rewards: torch.Tensor, stays: torch.Tensor) -> bool:
+    """Returns whether steps that stay surely return less than others."""
+    if stays.all():
+        return False
+    (of_these, error), (of_others, other) = map(mean_and_error, (rewards[stays], rewards[~stays]))
+    return of_others - of_these > 2.0 * math.hypot(error, other)
+
+
+def _goes_on(buffer: DeviceReplayBuffer, index: torch.Tensor, scale: torch.Tensor) -> bool:
+    """Returns whether an action that did nothing in these steps does nothing again."""
+    following, actions = buffer.stored.following, buffer.actions
+    then = following[index].long()
+    is_repeated = (actions[then] == actions[index]).flatten(1).all(1) & (following[then] != then)
+    again = _stays(buffer, then[is_repeated], scale)
+    return len(again) >= LEAST_REPEATED and float(again.double().mean()) >= LEAST_AGAIN
