@@ -1,7 +1,8 @@
-"""Four tasks that were written as a test of trust; one of them, epidemic, led to a rule.
+"""Seven tasks that were written as a test of trust; one of them, epidemic, led to a rule.
 
 An epidemic that measures bring down later, contents that neighbors need not store twice, robots
-that stand in each other's way, and playlists of which a listener tires. Units are their own.
+that stand in each other's way, and playlists of which a listener tires. Later an arm among things
+that stop it, dams in one river, and pests that come to fields. Units are their own.
 """
 
 from __future__ import annotations
@@ -150,9 +151,135 @@ class Playlists(Task):
         return (1.0 * (self.taste - 0.5 * self.tired)[:, None] + noise).argmax(2)
 
 
+class Arm(Task):
+    """Four joints turn a little; what would hit a post does not move. A goal that is met moves."""
+
+    nvec, horizon, episodes = [3] * 4, 80, 400
+    posts = np.array([[0.3, 1.1], [-1.2, 0.2], [0.4, -1.3]])
+
+    def begin(self) -> None:
+        self.angles = self.rng.uniform(-0.4, 0.4, (self.n, 4))
+        self.goal = self._goals()
+
+    def _goals(self) -> Floats:
+        way, far = self.rng.uniform(-np.pi, np.pi, self.n), self.rng.uniform(0.8, 1.8, self.n)
+        return np.stack([far * np.cos(way), far * np.sin(way)], 1)
+
+    @staticmethod
+    def _ends(angles: Floats) -> Floats:
+        """Returns where each link ends, `(..., 4, 2)`."""
+        whole = angles.cumsum(-1)
+        return 0.5 * np.stack([np.cos(whole), np.sin(whole)], -1).cumsum(-2)
+
+    def observe(self) -> Floats:
+        end = self._ends(self.angles)[:, -1]
+        return np.concatenate([self.angles, end, self.goal, self.goal - end], 1)
+
+    def advance(self, actions: Ints) -> Floats:
+        turned = self.angles + 0.15 * (actions - 1)
+        ends = self._ends(turned)
+        middles = ends - 0.5 * np.diff(ends, axis=1, prepend=0.0)
+        points = np.concatenate([ends, middles], 1)
+        far = np.linalg.norm(points[:, :, None] - self.posts, axis=-1)
+        hits = (far < 0.15).any((1, 2)) | (np.abs(turned) > 2.5).any(1)
+        self.angles = np.where(hits[:, None], self.angles, turned)
+        met = np.linalg.norm(self._ends(self.angles)[:, -1] - self.goal, axis=1) < 0.2
+        self.goal = np.where(met[:, None], self._goals(), self.goal)
+        return met.astype(float)
+
+    def rule(self) -> Ints:
+        """Each joint turns to where its end comes closer to the goal, as if alone."""
+        steps = 0.15 * np.array([-1.0, 0.0, 1.0])[:, None, None] * np.eye(4)
+        ends = self._ends(self.angles[:, None, None] + steps)[..., -1, :]
+        return np.linalg.norm(ends - self.goal[:, None, None], axis=-1).argmin(1)
+
+    def log(self) -> Ints:
+        return self.mixed(self.rule(), 0.3)
+
+
+class Dams(Task):
+    """Five dams in one river let water through for power, whose price changes with the hour."""
+
+    nvec, horizon, episodes = [4] * 5, 72, 400
+    most = np.array([12.0, 10.0, 8.0, 10.0, 14.0])
+
+    def begin(self) -> None:
+        self.water = self.rng.uniform(0.2, 0.8, (self.n, 5)) * self.most
+        self.rain = self.rng.uniform(0.5, 1.5, self.n)
+        self.hour = self.rng.uniform(0.0, 2.0 * np.pi, self.n)
+
+    @property
+    def _price(self) -> Floats:
+        return 1.5 + np.sin(2.0 * np.pi * self.t / 24.0 + self.hour)
+
+    def observe(self) -> Floats:
+        angle = 2.0 * np.pi * self.t / 24.0 + self.hour
+        rest = [self.rain, np.sin(angle), np.cos(angle), self._price]
+        return np.concatenate([self.water, np.stack(rest, 1)], 1)
+
+    def advance(self, actions: Ints) -> Floats:
+        let = np.minimum(actions.astype(float), self.water)
+        power = (let * (0.5 + self.water / self.most)).sum(1) * self._price
+        self.water -= let
+        self.water[:, 0] += self.rain
+        self.water[:, 1:] += let[:, :-1] + 0.1 * self.rain[:, None]
+        flood = np.maximum(self.water - self.most, 0.0)
+        self.water -= flood
+        noise = self.rng.normal(0.0, 0.15, self.n)
+        self.rain = np.clip(0.9 * self.rain + 0.1 + noise, 0.0, 3.0)
+        return power - 4.0 * flood.sum(1)
+
+    def rule(self) -> Ints:
+        """Lets through as much as comes, more where it is dear or the lake is full."""
+        full = self.water / self.most
+        wish = 1.0 + (self._price[:, None] > 1.8) + 2.0 * (full > 0.8) - 1.0 * (full < 0.3)
+        return np.clip(wish, 0, 3).astype(int)
+
+    def log(self) -> Ints:
+        full = np.floor(4.0 * self.water / self.most + self.rng.normal(0.0, 0.4, (self.n, 5)))
+        return self.mixed(np.clip(full, 0, 3).astype(int), 0.2)
+
+
+class Fields(Task):
+    """Pests come to eight fields, grow, and spread; sprays cost, and pests get used to one kind."""
+
+    nvec, horizon, episodes = [3] * 8, 60, 400
+
+    def begin(self) -> None:
+        self.pests = np.where(self.rng.random((self.n, 8)) < 0.3, 0.3, 0.0)
+        self.used_to = np.zeros((self.n, 2))
+
+    def observe(self) -> Floats:
+        return np.concatenate([self.pests, self.used_to], 1)
+
+    def advance(self, actions: Ints) -> Floats:
+        works = np.concatenate([np.zeros((self.n, 1)), 0.9 * (1.0 - self.used_to)], 1)
+        self.pests = self.pests * (1.0 - np.take_along_axis(works, actions, 1))
+        used = np.stack([(actions == kind).mean(1) for kind in (1, 2)], 1)
+        self.used_to = np.clip(0.97 * self.used_to + 0.06 * used, 0.0, 0.9)
+        near = np.roll(self.pests, 1, 1) + np.roll(self.pests, -1, 1)
+        comes = self.rng.random((self.n, 8)) < 0.01 + 0.1 * near
+        self.pests = np.minimum(1.25 * self.pests + 0.1 * comes, 2.0)
+        self.pests[self.pests < 0.05] = 0.0
+        return -self.pests.sum(1) - 0.15 * (actions > 0).sum(1)
+
+    def rule(self) -> Ints:
+        """Sprays where there are pests, by the kind that they are less used to."""
+        kind = 1 + self.used_to.argmin(1)[:, None]
+        return np.where(self.pests > 0.1, kind, 0)
+
+    def log(self) -> Ints:
+        late = self.pests > self.rng.uniform(0.1, 0.8, self.pests.shape)
+        kind = 1 + (self.rng.random(self.pests.shape) < 0.3)
+        return self.mixed(np.where(late, kind, 0), 0.15)
+
+
 HELD_OUT_TASKS: dict[str, type[Task]] = {
     "epidemic": Epidemic,
     "caches": Caches,
     "aisles": Aisles,
     "playlists": Playlists,
+    "arm": Arm,
+    "dams": Dams,
+    "fields": Fields,
 }
