@@ -305,6 +305,9 @@ def test_a_gain_that_is_large_in_the_model_acts_though_critics_confirm_a_part() 
     assert (critics.acts_by, critics.to_try()) == ("imitation", None)
     asked = critics.with_samples(torch.zeros(2))
     assert (asked.acts_by, asked.to_try()) == ("imitation", 1)
+    trap = dataclasses.replace(asked, is_trap=True)
+    assert (trap.acts_by, trap.to_try()) == ("samples", None)  # it does not see who stands still
+    assert trap.with_search(0, torch.tensor([2.9, 3.1])).acts_by == "samples"
     large = asked.with_search(0, torch.tensor([2.9, 3.1]))
     assert (large.acts_by, large.best, large.to_try()) == ("search", FIRST, 1)
     assert "75% of the standard deviation of returns" in str(large)
