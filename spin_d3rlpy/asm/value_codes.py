@@ -8,25 +8,37 @@ import torch
 from torch import nn
 
 MOST_VALUES = 9  # of a column that have codes
-LEAST_SHARE = 0.05  # of rows that hold a value which has a code, where there are more
+LEAST_SHARE = 0.05  # of rows that hold the least or largest value, where a column has more
 SAME = 1e-5  # of scaled numbers: a GPU scales a little differently
-NO_VALUE = 1e30  # files hold finite numbers
+NO_BOUND = 1e30  # files hold finite numbers
 
 
-def recurring_values(column: torch.Tensor) -> torch.Tensor:
-    """Returns values of a column `(n,)` that need codes, in order.
+def bounds_between(column: torch.Tensor) -> torch.Tensor | None:
+    """Returns the bounds between the values of a column `(n,)`; None if it has more than nine."""
+    values = column.unique()
+    return None if len(values) > MOST_VALUES else (values[1:] + values[:-1]) / 2.0
 
-    All if there are three to nine, else those in 5 % of rows, the nine most frequent at most. Two
-    values or one need none.
+
+def bounds_of_values(column: torch.Tensor) -> torch.Tensor:
+    """Returns bounds `(2, V)` from which on and up to which a number counts as a value.
+
+    Of a column `(n,)` with three to nine values all have some, in the middle between them. Of one
+    with more the least and the largest have, each if 5 % of the rows hold it. Two values or one
+    need none.
     """
-    values: torch.Tensor
-    values, counts = column.unique(return_counts=True)
-    if len(values) <= 2:
-        return values[:0]
-    if len(values) <= MOST_VALUES:
-        return values
-    most = counts.topk(MOST_VALUES).indices.sort().values
-    return values[most[counts[most] >= LEAST_SHARE * len(column)]]
+    end = column.new_full((1,), NO_BOUND)
+    between = bounds_between(column)
+    if between is not None and len(between) < 2:
+        return column.new_zeros(2, 0)
+    if between is not None:
+        return torch.stack([torch.cat([-end, between]), torch.cat([between, end])])
+    least, largest = column.amin(), column.amax()
+    bounds = []
+    if (column == least).double().mean() >= LEAST_SHARE:
+        bounds.append(torch.cat([-end, least[None] + SAME]))
+    if (column == largest).double().mean() >= LEAST_SHARE:
+        bounds.append(torch.cat([largest[None] - SAME, end]))
+    return torch.stack(bounds, 1) if bounds else column.new_zeros(2, 0)
 
 
 class ValueCodes(nn.Module):
@@ -42,15 +54,15 @@ class ValueCodes(nn.Module):
         width: of the layer.
     """
 
-    values: torch.Tensor  # (D, 9) that have codes; `NO_VALUE` where there are fewer
+    bounds: torch.Tensor  # (2, D, 9) of values; none is between those of what is no value
     columns: torch.Tensor  # numbers of those that have codes
     fitted: torch.Tensor  # (1,): whether they are known
 
     def __init__(self, observation_size: int, width: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(observation_size, MOST_VALUES, width))
-        no_values = torch.full((observation_size, MOST_VALUES), NO_VALUE)
-        self.register_buffer("values", no_values)
+        nothing = torch.full((2, observation_size, MOST_VALUES), NO_BOUND)
+        self.register_buffer("bounds", nothing)
         self.register_buffer("fitted", torch.zeros(1, dtype=torch.bool))
         self.register_buffer("columns", torch.empty(0, dtype=torch.int64), persistent=False)
         self._knows_columns = False  # since weights were loaded
@@ -61,7 +73,7 @@ class ValueCodes(nn.Module):
     def is_used(self) -> bool:
         """Whether any column has codes. A GPU is asked once, not in each step."""
         if not self._knows_columns:
-            self.columns = (self.values[:, 0] != NO_VALUE).nonzero()[:, 0]
+            self.columns = (self.bounds[0, :, 0] != NO_BOUND).nonzero()[:, 0]
             self._knows_columns = True
         return len(self.columns) > 0
 
@@ -70,9 +82,9 @@ class ValueCodes(nn.Module):
 
     def fit(self, x: torch.Tensor) -> None:
         """Takes the values of the networks' input `(n, D)`."""
-        for column, values in zip(x.T, self.values, strict=True):
-            recurring = recurring_values(column)
-            values[: len(recurring)] = recurring
+        for number, column in enumerate(x.T):
+            bounds = bounds_of_values(column)
+            self.bounds[:, number, : bounds.shape[1]] = bounds
         self.fitted.fill_(True)
         self._forget()
 
@@ -82,7 +94,8 @@ class ValueCodes(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Returns what columns `(B, D)` add, `(B, W)`, if codes are used."""
-        x, values, weight = x[:, self.columns], self.values[self.columns], self.weight[self.columns]
-        codes = (x[..., None] - values).abs() <= SAME  # (B, C, 9) of the C columns that have codes
+        x, weight = x[:, self.columns, None], self.weight[self.columns]
+        lower, upper = self.bounds[0, self.columns], self.bounds[1, self.columns]
+        codes = (x > lower) & (x <= upper)  # (B, C, 9) of the C columns that have codes
         added: torch.Tensor = codes.flatten(1).to(x.dtype) @ weight.flatten(0, 1)
         return added

@@ -6,22 +6,15 @@ import torch
 from torch import nn
 
 from spin_d3rlpy._compat import is_exporting
+from spin_d3rlpy.asm.value_codes import MOST_VALUES, NO_BOUND, bounds_between
 
-MOST_VALUES = 9  # of a column whose values are told apart
 MOST_BOUNDS = MOST_VALUES - 1  # of a column
-NO_BOUND = 1e30  # files hold finite numbers
 STEEP = 1e6  # of codes that are 0 or 1
 CLEAR = 0.1  # a code that differs by more from 0 and 1 is of no certain place
 MOST_PLACES = 2**16  # that are remembered
 NOWHERE = -1  # key of what is no certain place
 LARGEST_FACTOR = 2**40  # of keys
 NO_KEY = 2**62  # of no place, and larger than all keys
-
-
-def bounds_between(column: torch.Tensor) -> torch.Tensor | None:
-    """Returns the bounds between the values of a column `(n,)`; None if it has more than nine."""
-    values = column.unique()
-    return None if len(values) > MOST_VALUES else (values[1:] + values[:-1]) / 2.0
 
 
 class Places(nn.Module):

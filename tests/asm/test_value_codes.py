@@ -22,7 +22,7 @@ from spin_d3rlpy.asm import (
     save_asm,
 )
 from spin_d3rlpy.asm.pretraining import Pretraining
-from spin_d3rlpy.asm.value_codes import NO_VALUE, ValueCodes
+from spin_d3rlpy.asm.value_codes import NO_BOUND, ValueCodes
 from spin_d3rlpy.training.loop import Run
 from tests.exported_files import exported_actions
 
@@ -69,28 +69,33 @@ def test_each_value_of_columns_with_three_to_nine_adds_its_weights() -> None:
     codes = fitted(torch.stack(columns, 1))
     assert codes.is_used
     assert codes.columns.tolist() == [2, 3]
-    # What is none of a column's values adds nothing.
-    x = torch.tensor([[0.0, 0.5, 1.0, 3.5, 9.0], [7.0, 7.0, 0.6, 4.0, 0.0]])
+    # A number in between counts as the nearest value, as of what a model of states predicts.
+    x = torch.tensor([[0.0, 0.5, 1.0, 3.5, 9.0], [7.0, 7.0, 0.6, -9.0, 0.0]])
     weight = codes.weight.detach()
-    expected = torch.stack([weight[2, 2] + weight[3, 7], weight[3, 8]])
+    expected = torch.stack([weight[2, 2] + weight[3, 7], weight[2, 1] + weight[3, 0]])
     assert torch.allclose(codes(x), expected)
 
 
-def test_of_more_values_those_that_recur_have_weights() -> None:
+def test_of_more_values_the_ends_have_weights_if_they_recur() -> None:
     """As what is dead, empty or at a limit, among numbers of which no two are the same."""
     generator = torch.Generator().manual_seed(0)
-    health, counts = torch.rand(1000, generator=generator), torch.arange(1000.0) % 10
-    health[:50], health[50:80], health[500:] = 0.0, 0.5, 1.0
-    codes = fitted(torch.stack([health, counts, torch.rand(1000, generator=generator)], 1))
+    health, full = torch.rand(2, 1000, generator=generator)
+    health[:90], health[90:490], health[490:520] = 0.0, 0.5, 1.0
+    full[:450] = 1.0
+    codes = fitted(torch.stack([health, full, torch.rand(1000, generator=generator)], 1))
     assert codes.is_used
     assert codes.columns.tolist() == [0, 1]
-    recurring = codes.values[0, :2].tolist()
-    assert recurring == [0.0, 1.0]  # not what 3 % of rows hold
-    assert (codes.values[0, 2:] == NO_VALUE).all()
-    assert (codes.values[1] != NO_VALUE).all()  # nine of ten
-    x = torch.tensor([[1.0, 99.0, 0.3], [0.0, 99.0, 0.3], [0.001, 99.0, 0.3], [0.5, 99.0, 0.3]])
-    nothing = torch.zeros(5)
-    expected = torch.stack([codes.weight[0, 1], codes.weight[0, 0], nothing, nothing])
+    (lower, upper), none = codes.bounds, torch.full((8,), NO_BOUND)
+    # Neither what 3 % of the rows hold, nor what is no end.
+    assert torch.equal(lower[0, 1:], none)
+    assert lower[0, 0] == -NO_BOUND
+    assert 0.0 < upper[0, 0] < 1e-4  # who is nearly dead is not dead
+    assert torch.equal(lower[1, 1:], none)
+    assert upper[1, 0] == NO_BOUND
+    assert 1.0 - 1e-4 < lower[1, 0] < 1.0
+    x = torch.tensor([[0.0, 1.0, 0.3], [-0.1, 0.5, 0.3], [0.5, 1.0, 0.3], [0.001, 0.999, 0.3]])
+    dead, limit = codes.weight[0, 0], codes.weight[1, 0]
+    expected = torch.stack([dead + limit, dead, limit, torch.zeros(5)])
     assert torch.allclose(codes(x), expected)
 
 
@@ -132,11 +137,11 @@ def test_they_are_saved_loaded_and_copied(tmp_path: Path) -> None:
 def test_a_model_that_is_trained_further_keeps_its_codes() -> None:
     asm, _ = trained(WITH_CODES, Levels())
     codes: Any = asm.value_codes
-    values = codes.values.clone()
+    bounds = codes.bounds.clone()
     again = copy.deepcopy(asm).requires_grad_(True)
     Pretraining(again, Levels(has_levels=False), CONFIG, Run(show_progress=False))
     codes = again.value_codes
-    assert torch.equal(codes.values, values)
+    assert torch.equal(codes.bounds, bounds)
     assert codes.weight.requires_grad
 
 
