@@ -42,7 +42,7 @@ def draw(
 before: dict[str, dict[str, float]] = {}
 for name in ("before", "fresh", "later", "unseen"):
     before |= shares(RESULTS / f"{name}.csv")
-after, again = shares(RESULTS / "today.csv"), shares(RESULTS / "today.csv", 1)
+after = shares(RESULTS / "one_version.csv")
 tasks = [*before, *(task for task in after if task not in before)]
 figure = Figure(figsize=(8.5, 15.0), layout="constrained")
 axes = figure.subplots()
@@ -50,10 +50,8 @@ for row, task in enumerate(tasks):
     if task in before:
         draw(axes, before[task], row - 0.25, "C3", fill="none")
     draw(axes, after[task], row, "C0")
-    draw(axes, again[task], row + 0.25, "C9")
 axes.plot([], [], "o", mfc="none", color="C3", label="chosen before")
 axes.plot([], [], "o", color="C0", label="chosen now")
-axes.plot([], [], "o", color="C9", label="the same, another\nlog and training")
 axes.plot([], [], "|", color="gray", ms=9, label="searches")
 axes.plot([], [], "x", color="gray", label="the most likely action")
 axes.plot([], [], "+", color="gray", label="samples")
@@ -63,6 +61,7 @@ axes.set_xscale("symlog", linthresh=1.0)
 axes.set_xlim(-100, 1.3)
 axes.set_xticks([-100, -10, -1, 0, 1], ["-100", "-10", "-1", "0", "1"])
 axes.set_yticks(range(len(tasks)), tasks)
+axes.margins(y=0.01)
 axes.invert_yaxis()
 axes.set_xlabel("return: 0 as the log, 1 as the best of the policy's choices")
 axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
