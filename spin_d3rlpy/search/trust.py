@@ -153,8 +153,9 @@ class Trust:
         stays: share of held-out steps that left the observation as it was (`search.standstill`). A
             function of the observation may stay there for ever, so each call draws new samples to
             imitate by.
-        is_trap: whether that costs, happens often and goes on, so that samples imitate whatever
-            critics and the model of states say of them.
+        is_trap: whether such steps are frequent, return less than others, and repeat when the
+            action is repeated. Samples imitate then, even if critics or the model of states find
+            them worse.
     """
 
     searches: tuple[Search, ...]
@@ -699,12 +700,9 @@ class Trust:
         if self.untold == ALL_UNTOLD:
             return f"{more}, but this model returns more than was logged for logged actions, too"
         if 0.0 < gain < self._least_in_model:  # why it does not act
-            is_told = self.untold * self.spread == self._least_in_model
-            reason = (
-                f"this model tells {1.0 - self.untold:.0%} of held-out rewards"
-                if is_told
-                else "it does not see where a policy stands still for ever"
-            )
+            reason = f"this model tells {1.0 - self.untold:.0%} of held-out rewards"
+            if self.is_trap and self.untold < LEAST_MODELED_GAIN:
+                reason = "it does not see where a policy stands still for ever"
             return f"{more} (expected {self._least_in_model:.2g}, as {reason})"
         least = self._least_alone
         is_too_little = self.acts_by != "search" and 0.0 < gain < least * self.spread

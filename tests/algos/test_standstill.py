@@ -67,7 +67,7 @@ def log(
         ({"repeats": 0.0}, True, False),  # hardly any action was repeated: nobody knows
     ],
 )
-def test_a_trap_costs_happens_often_and_goes_on(
+def test_in_a_trap_steps_are_frequent_return_less_and_repeat(
     changes: Any, stays: bool, is_trap: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = standstill(log(**changes))

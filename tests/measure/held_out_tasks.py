@@ -1,4 +1,4 @@
-"""Seven tasks that were written as a test of trust; one of them, epidemic, led to a rule.
+"""Seven tasks that were written as a test of trust; epidemic and arm led to rules.
 
 An epidemic that measures bring down later, contents that neighbors need not store twice, robots
 that stand in each other's way, and playlists of which a listener tires. Later an arm among things
