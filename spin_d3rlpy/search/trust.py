@@ -231,14 +231,20 @@ class Trust:
     def to_try(self) -> int | None:
         """Returns the number of the search to be tried next in the model of states, if one is.
 
-        Of those that may act if they gain there the best one by each discount is tried.
+        Of those that may act if they gain there the best one by each discount is tried. Where the
+        model foresees what actions lead to, the boldest by this discount, whatever critics say of
+        it: it is to be compared with the milder one (`milder_than`).
         """
         if self.states < LEAST_STATES:
             return None
         may_act = self._to_be_tried
         done = [self.searches[i].gamma for i in may_act if self._tried[i]]
         among = [i for i in may_act if self.searches[i].gamma not in done]
-        return max(among, key=self.careful_gains.__getitem__, default=None)
+        best = max(among, key=self.careful_gains.__getitem__, default=None)
+        if best is None or not self.foresees:
+            return best
+        by_discount = [i for i in among if self.searches[i].gamma == self.searches[best].gamma]
+        return min(by_discount, key=lambda i: self.searches[i].action_flexibility)
 
     @property
     def _to_be_tried(self) -> list[int]:

@@ -650,12 +650,16 @@ def test_where_the_model_foresees_the_bolder_search_acts_if_it_returns_more() ->
     bold, mild, _ = trust.searches
     starts = torch.zeros(2, N), torch.full((2,), 32)
     of_mild, nothing = torch.tensor([8.0, 9.0]), torch.zeros(2)  # as imitation, samples and `other`
+    # Also where critics like the milder one more, or confirm too little of both.
+    milder = dataclasses.replace(trust, confirmed=(0.87, 0.9, 0.8))
+    by_model = dataclasses.replace(trust, confirmed=(0.2, 0.3, 0.1))
     # By a standard error of the difference, state by state.
     for of_bold, best in (([8.5, 11.0], bold), ([7.6, 10.6], mild), ([8.0, 9.0], mild)):
-        returned = [nothing, nothing, torch.tensor(of_bold), of_mild, nothing]
-        with mock.patch.object(impl.state_model, "returns", side_effect=returned):
-            compared = impl.compare_in_model(trust, *starts)
-        assert (compared.best, compared.acts_by) == (best, "search"), of_bold
+        for one in (trust, milder, by_model):
+            returned = [nothing, nothing, torch.tensor(of_bold), of_mild, nothing]
+            with mock.patch.object(impl.state_model, "returns", side_effect=returned):
+                compared = impl.compare_in_model(one, *starts)
+            assert (compared.best, compared.acts_by) == (best, "search"), of_bold
 
 
 def test_more_states_are_looked_at_where_it_is_not_sure_that_a_gain_is_one() -> None:

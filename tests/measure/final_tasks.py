@@ -1,0 +1,215 @@
+"""Five tasks that were written as a test of all eleven rules of trust, after the last of them.
+
+Poles that must not fall, dirt that is to be cleaned up, stations of a production line, lessons for
+a pupil who forgets, and fires that spread. Units are their own.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tests.measure.switch_tasks import Floats, Ints, Task
+
+
+class Poles(Task):
+    """Four poles on carts that springs join in a row; the first one that falls ends the episode."""
+
+    nvec, horizon, episodes = [3] * 4, 100, 400
+
+    def begin(self) -> None:
+        self.at = self.rng.uniform(-0.1, 0.1, (self.n, 4))
+        self.speed = np.zeros((self.n, 4))
+        self.angle = self.rng.uniform(-0.05, 0.05, (self.n, 4))
+        self.turn = self.rng.uniform(-0.05, 0.05, (self.n, 4))
+
+    def observe(self) -> Floats:
+        return np.concatenate([self.at, self.speed, 5.0 * self.angle, self.turn], 1)
+
+    def advance(self, actions: Ints) -> Floats:
+        push = 4.0 * (actions - 1) + self.rng.normal(0.0, 0.5, actions.shape)
+        joined = np.zeros_like(push)
+        pull = 3.0 * np.diff(self.at, axis=1)
+        joined[:, :-1] += pull
+        joined[:, 1:] -= pull
+        force = push + joined - 1.0 * self.at
+        self.speed += 0.05 * force
+        self.turn += 0.05 * (9.0 * np.sin(self.angle) - 1.5 * force * np.cos(self.angle))
+        self.at += 0.05 * self.speed
+        self.angle += 0.05 * self.turn
+        return 1.0 - 0.1 * np.abs(self.at).sum(1) - 0.02 * (actions != 1).sum(1)
+
+    def fails(self) -> Ints:
+        return (np.abs(self.angle) > 0.4).any(1) | (np.abs(self.at) > 2.5).any(1)
+
+    def _push(self, of_turn: float) -> Ints:
+        wish = self.angle + of_turn * self.turn
+        return 1 + (wish > 0.02).astype(int) - (wish < -0.02)
+
+    def rule(self) -> Ints:
+        """Each cart drives under its own pole."""
+        return self._push(0.3)
+
+    def log(self) -> Ints:
+        return self.mixed(self._push(0.1), 0.15)
+
+
+class Cleaning(Task):
+    """Four robots clean a floor of five by five; it ends when all is clean, and time costs."""
+
+    nvec, horizon, episodes = [5] * 4, 60, 500  # stay, or one step in four directions
+    steps = np.array([[0, 0], [1, 0], [-1, 0], [0, 1], [0, -1]])
+
+    def begin(self) -> None:
+        self.dirt = (self.rng.random((self.n, 25)) < 0.4).astype(float)
+        self.at = self.rng.integers(0, 5, (self.n, 4, 2))
+
+    def observe(self) -> Floats:
+        cells = np.eye(25)[self.at @ [5, 1]].reshape(self.n, -1)
+        return np.concatenate([self.dirt, cells], 1)
+
+    def advance(self, actions: Ints) -> Floats:
+        self.at = np.clip(self.at + self.steps[actions], 0, 4)
+        here = np.eye(25)[self.at @ [5, 1]]
+        cleaned = self.dirt * here.max(1)
+        self.dirt = self.dirt - cleaned
+        meets = (here.sum(1) > 1).sum(1)
+        return cleaned.sum(1) - 0.3 - 0.1 * meets
+
+    def fails(self) -> Ints:
+        return self.dirt.sum(1) == 0
+
+    def _to_nearest(self) -> Ints:
+        cells = np.stack(np.divmod(np.arange(25), 5), 1)
+        far = np.abs(self.at[:, :, None] - cells).sum(-1) + 99.0 * (self.dirt[:, None] == 0)
+        off = cells[far.argmin(2)] - self.at
+        first = np.abs(off[..., 0]) >= np.abs(off[..., 1])
+        along_x = np.where(off[..., 0] > 0, 1, 2)
+        along_y = np.where(off[..., 1] > 0, 3, 4)
+        return np.where((off == 0).all(2), 0, np.where(first, along_x, along_y))
+
+    def rule(self) -> Ints:
+        """Each goes to the dirt that is nearest to it."""
+        return self._to_nearest()
+
+    def log(self) -> Ints:
+        return self.mixed(self._to_nearest(), 0.4)
+
+
+class Line(Task):
+    """Six stations in a row work slowly, at usual speed or fast; between them little has room."""
+
+    nvec, horizon, episodes = [3] * 6, 80, 300
+
+    def begin(self) -> None:
+        self.stock = self.rng.uniform(1.0, 4.0, (self.n, 5))
+        self.worn = self.rng.uniform(0.0, 0.5, (self.n, 6))
+        self.wanted = self.rng.uniform(0.6, 1.4, self.n)
+
+    def observe(self) -> Floats:
+        return np.concatenate([self.stock, self.worn, self.wanted[:, None]], 1)
+
+    def advance(self, actions: Ints) -> Floats:
+        speed = np.array([0.5, 1.0, 1.6])[actions] * (1.0 - 0.5 * self.worn)
+        speed = speed * np.exp(self.rng.normal(0.0, 0.1, speed.shape))
+        has = np.concatenate([np.full((self.n, 1), 9.0), self.stock], 1)
+        room = np.concatenate([5.0 - self.stock, np.full((self.n, 1), 9.0)], 1)
+        done = np.minimum(np.minimum(speed, has), room)
+        self.stock = np.clip(self.stock + done[:, :-1] - done[:, 1:], 0.0, 5.0)
+        self.worn = np.clip(self.worn + 0.03 * (actions == 2) - 0.03 * (actions == 0), 0.0, 1.0)
+        sold = np.minimum(done[:, -1], self.wanted)
+        self.wanted = np.clip(self.wanted + self.rng.normal(0.0, 0.1, self.n), 0.5, 1.5)
+        return 3.0 * sold - 0.3 * done[:, 0] - 0.05 * self.stock.sum(1) - 0.1 * actions.sum(1)
+
+    def rule(self) -> Ints:
+        """Fast if there is much before a station and little behind it, slow the other way."""
+        before = np.concatenate([np.full((self.n, 1), 2.5), self.stock], 1)
+        after = np.concatenate([self.stock, np.full((self.n, 1), 2.5)], 1)
+        return 1 + (before - after > 1.0).astype(int) - (before - after < -1.0)
+
+    def log(self) -> Ints:
+        return self.mixed(np.ones((self.n, 6), int), 0.5)
+
+
+class Lessons(Task):
+    """Five exercises of six topics a lesson; what a pupil learns fades, and builds on the rest."""
+
+    nvec, horizon, episodes = [6] * 5, 40, 500
+
+    def begin(self) -> None:
+        self.knows = self.rng.uniform(0.0, 0.4, (self.n, 6))
+        self.mood = np.ones(self.n)
+
+    def observe(self) -> Floats:
+        return np.concatenate([self.knows, self.mood[:, None]], 1)
+
+    def advance(self, actions: Ints) -> Floats:
+        counts = np.eye(6)[actions].sum(1)
+        basis = np.concatenate([np.ones((self.n, 1)), self.knows[:, :-1]], 1)
+        learned = 0.15 * basis * self.mood[:, None] * np.sqrt(counts) * (1.0 - self.knows)
+        bored = (counts * (self.knows > 0.8)).sum(1) + np.maximum(counts.max(1) - 3.0, 0.0)
+        lost = (counts * (basis < 0.3)).sum(1)
+        self.mood = np.clip(self.mood + 0.05 - 0.04 * bored - 0.04 * lost, 0.2, 1.2)
+        self.knows = np.clip(0.985 * self.knows + learned, 0.0, 1.0)
+        return self.knows.sum(1) / 6.0 + self.rng.normal(0.0, 0.1, self.n)
+
+    def rule(self) -> Ints:
+        """The five topics with the most to learn that their basis allows."""
+        basis = np.concatenate([np.ones((self.n, 1)), self.knows[:, :-1]], 1)
+        gains = basis * (1.0 - self.knows)
+        return np.argsort(-gains, 1)[:, :5]
+
+    def log(self) -> Ints:
+        noise = self.rng.gumbel(0.0, 1.0, (self.n, 5, 6))
+        return (2.0 * (1.0 - self.knows)[:, None] + noise).argmax(2)
+
+
+class Fires(Task):
+    """Five crews go to one of nine districts each; fires grow there, spread, and end by rain."""
+
+    nvec, horizon, episodes = [9] * 5, 40, 500
+
+    def begin(self) -> None:
+        self.fire = np.where(self.rng.random((self.n, 9)) < 0.4, self.rng.random((self.n, 9)), 0.0)
+        self.at = self.rng.integers(0, 9, (self.n, 5))
+        self.wind = self.rng.integers(0, 2, self.n)
+
+    def observe(self) -> Floats:
+        crews = np.eye(9)[self.at].sum(1)
+        return np.concatenate([self.fire, crews, self.at, self.wind[:, None]], 1)
+
+    def advance(self, actions: Ints) -> Floats:
+        far = np.abs(actions // 3 - self.at // 3) + np.abs(actions % 3 - self.at % 3)
+        strength = np.where(far == 0, 0.35, np.where(far == 1, 0.25, 0.1))
+        fought = np.zeros((self.n, 9))
+        for crew in range(5):
+            fought += strength[:, crew, None] * np.eye(9)[actions[:, crew]]
+        self.at = actions.copy()
+        grid = self.fire.reshape(self.n, 3, 3)
+        down, right = np.zeros_like(grid), np.zeros_like(grid)
+        down[:, 1:], right[:, :, 1:] = grid[:, :-1], grid[:, :, :-1]
+        carried = np.where(self.wind[:, None, None] == 1, down, right).reshape(self.n, 9)
+        sparks = (self.rng.random((self.n, 9)) < 0.3 * carried) * 0.2
+        self.fire = np.clip(1.12 * self.fire + sparks - fought, 0.0, 2.0)
+        return -self.fire.sum(1) - 0.05 * far.sum(1)
+
+    def fails(self) -> Ints:
+        return self.fire.sum(1) == 0
+
+    def rule(self) -> Ints:
+        """The five largest fires, one crew each."""
+        return np.argsort(-self.fire, 1)[:, :5]
+
+    def log(self) -> Ints:
+        noise = self.rng.gumbel(0.0, 1.0, (self.n, 5, 9))
+        far = np.abs(np.arange(9) // 3 - (self.at // 3)[..., None])
+        far = far + np.abs(np.arange(9) % 3 - (self.at % 3)[..., None])
+        return (2.0 * self.fire[:, None] - 0.5 * far + noise).argmax(2)
+
+
+FINAL_TASKS: dict[str, type[Task]] = {
+    "poles": Poles,
+    "cleaning": Cleaning,
+    "line": Line,
+    "lessons": Lessons,
+    "fires": Fires,
+}
