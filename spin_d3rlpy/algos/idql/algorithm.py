@@ -43,6 +43,7 @@ from spin_d3rlpy.search.afterstates import Afterstates
 from spin_d3rlpy.search.alike_choices import warn_of_alike_choices
 from spin_d3rlpy.search.standstill import standstill
 from spin_d3rlpy.search.state_model import (
+    LEAST_TOLD_BESIDE_ENDS,
     LEAST_TOLD_REWARD,
     StateModel,
     can_foresee,
@@ -250,7 +251,7 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
                 is_trap=is_trap,
             )
             model, told = impl.state_model, self._told_by_model(held_out)
-            if model is not None and told >= LEAST_TOLD_REWARD:
+            if model is not None and told >= self._least_told(model):
                 starts, n_steps = model.starts(held_out, index, n_moves)
                 trust = self._with_model(trust, held_out, told, starts, n_steps)
                 trust = impl.compare_in_model(trust, self._held_out_states(starts)[0], n_steps)
@@ -279,6 +280,10 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
         LOG.info("The model of states", share_of_held_out_rewards=round(told, 3))
         return told
 
+    def _least_told(self, model: StateModel) -> float:
+        """Returns the share of rewards that a model of states has to tell to be believed."""
+        return LEAST_TOLD_BESIDE_ENDS if model.is_apart else LEAST_TOLD_REWARD
+
     def _with_model(
         self,
         trust: Trust,
@@ -304,12 +309,14 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
             model, held_out, starts, n_steps, gamma, self._transform
         )
         untold = ALL_UNTOLD if returns.are_optimistic else 1.0 - told
-        foresees = returns.share_told >= LEAST_TOLD_RETURNS
+        foresees = returns.share_told >= LEAST_TOLD_RETURNS and not model.has_ends
         LOG.info(
             "Logged actions in the model of states",
             share_of_held_out_returns=round(returns.share_told, 3),
         )
-        return dataclasses.replace(trust, untold=untold, foresees=foresees)
+        return dataclasses.replace(
+            trust, untold=untold, foresees=foresees, tells_ends=model.has_ends
+        )
 
     @contextmanager
     def _same_random_numbers(self) -> Iterator[None]:
@@ -540,9 +547,11 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
         model = impl.state_model
         if model is None or model.is_learned or not self._is_free_in(buffer):
             return
-        if self._config.values_afterstates or not ends_by_chance(buffer):
+        is_apart = not self._config.values_afterstates
+        if buffer.is_sequential:  # else nothing follows
             n_updates = self._config.state_model_updates
-            learn(model, buffer, n_updates, run, self._transform, self._held_out)
+            held_out = self._held_out
+            learn(model, buffer, n_updates, run, self._transform, held_out, is_apart)
         if self._config.values_afterstates:
             with run.budget.counting():
                 rewards = self._rewards_to_learn(buffer)[0]
