@@ -80,6 +80,18 @@ def ends_by_chance(buffer: DeviceReplayBuffer) -> bool:
     return bool(longest == 1 or (ended & (lengths < longest)).any())
 
 
+def can_tell_rewards(buffer: DeviceReplayBuffer) -> bool:
+    """Whether there are rewards by which a model of states can be believed.
+
+    Not where the task ends episodes and all steps that go on return the same, nor of single
+    decisions.
+    """
+    if not ends_by_chance(buffer):
+        return True
+    rewards = buffer.rewards[buffer.terminals == 0.0]
+    return buffer.is_sequential and len(rewards) > 0 and bool(rewards.min() < rewards.max())
+
+
 def episode_of(buffer: DeviceReplayBuffer, index: torch.Tensor) -> torch.Tensor:
     """Returns numbers of the episodes that steps belong to, `(B,)`."""
     return torch.searchsorted(buffer.episode_starts, index, right=True) - 1

@@ -18,6 +18,7 @@ from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.buffer.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.search.state_model import (
     StateModel,
+    can_tell_rewards,
     learn,
     returns_of_logged_actions,
     share_of_rewards,
@@ -107,6 +108,7 @@ def test_where_all_other_steps_return_the_same_there_is_nothing_to_believe() -> 
     buffer = walks(50)
     paid = torch.where(buffer.terminals.bool(), buffer.rewards, -0.1)
     constant = buffer.with_rewards(paid)
+    assert (can_tell_rewards(buffer), can_tell_rewards(constant)) == (True, False)
     assert share_of_rewards(learned(constant, True), constant) == 0.0
 
 

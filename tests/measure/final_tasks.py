@@ -1,7 +1,8 @@
-"""Five tasks that were written as a test of all eleven rules of trust, after the last of them.
+"""Seven tasks that were written as a test of all eleven rules of trust, after the last of them.
 
 Poles that must not fall, dirt that is to be cleaned up, stations of a production line, lessons for
-a pupil who forgets, and fires that spread. Units are their own.
+a pupil who forgets, and fires that spread. Poles and fires led to a model of states where the task
+ends episodes; landers and kilns were written to test that one. Units are their own.
 """
 
 from __future__ import annotations
@@ -206,10 +207,90 @@ class Fires(Task):
         return (2.0 * self.fire[:, None] - 0.5 * far + noise).argmax(2)
 
 
+class Landers(Task):
+    """Four engines bring a body down; it ends on the ground, well if it is slow and upright."""
+
+    nvec, horizon, episodes = [3] * 4, 80, 400
+    pushes = np.array([[0.0, 0.5, 0.25], [0.0, 0.5, -0.25], [0.35, 0.1, 0.1], [-0.35, 0.1, -0.1]])
+
+    def begin(self) -> None:
+        self.at = np.stack([self.rng.uniform(-3, 3, self.n), self.rng.uniform(5, 8, self.n)], 1)
+        self.speed = self.rng.normal(0.0, 0.3, (self.n, 2))
+        self.angle = self.rng.normal(0.0, 0.1, self.n)
+        self.turn = np.zeros(self.n)
+
+    def observe(self) -> Floats:
+        return np.column_stack([self.at / 3.0, self.speed, 3.0 * self.angle, 3.0 * self.turn])
+
+    def advance(self, actions: Ints) -> Floats:
+        force = 0.5 * actions @ self.pushes + self.rng.normal(0.0, 0.03, (self.n, 3))
+        cos, sin = np.cos(self.angle), np.sin(self.angle)
+        self.speed[:, 0] += 0.3 * (cos * force[:, 0] - sin * force[:, 1])
+        self.speed[:, 1] += 0.3 * (sin * force[:, 0] + cos * force[:, 1] - 0.5)
+        self.turn += 0.3 * force[:, 2]
+        self.at += 0.3 * self.speed
+        self.angle += 0.3 * self.turn
+        hit = np.linalg.norm(self.speed, axis=1) + 3.0 * np.abs(self.angle)
+        landed = np.where(self.at[:, 1] < 0.0, 20.0 - 15.0 * hit, 0.0)
+        return landed - 0.05 * np.abs(self.at[:, 0]) - 0.02 * actions.sum(1) - 0.05
+
+    def fails(self) -> Ints:
+        return (self.at[:, 1] < 0.0) | (np.abs(self.at[:, 0]) > 6.0) | (np.abs(self.angle) > 1.5)
+
+    def _steer(self, fall: float, calm: float) -> Ints:
+        up = 0.5 + 1.5 * (-fall - 0.1 * self.at[:, 1] - self.speed[:, 1])
+        around = -0.4 * self.angle - calm * self.turn
+        side = -0.05 * self.at[:, 0] - 0.2 * self.speed[:, 0]
+        wish = np.stack([up + 2.0 * around, up - 2.0 * around, 2.0 * side, -2.0 * side], 1)
+        return np.clip(np.round(2.0 * wish), 0, 2).astype(int)
+
+    def rule(self) -> Ints:
+        """Slower near the ground, against what turns it."""
+        return self._steer(0.2, 0.8)
+
+    def log(self) -> Ints:
+        return self.mixed(self._steer(0.5, 0.4), 0.2)
+
+
+class Kilns(Task):
+    """Five kilns share gas; what they burn pays by its heat, and one that is too hot bursts."""
+
+    nvec, horizon, episodes = [4] * 5, 60, 400
+
+    def begin(self) -> None:
+        self.heat = self.rng.uniform(1.0, 3.0, (self.n, 5))
+        self.load = self.rng.uniform(0.5, 1.5, (self.n, 5))
+
+    def observe(self) -> Floats:
+        return np.concatenate([self.heat, self.load], 1)
+
+    def advance(self, actions: Ints) -> Floats:
+        gas = actions * np.minimum(1.0, 8.0 / np.maximum(actions.sum(1, keepdims=True), 1))
+        change = (0.5 * gas - 0.15 * self.heat) / self.load
+        self.heat = np.maximum(self.heat + change + self.rng.normal(0.0, 0.2, change.shape), 0.0)
+        done = self.rng.random(self.load.shape) < 0.05
+        self.load = np.where(done, self.rng.uniform(0.5, 1.5, self.load.shape), self.load)
+        burns = np.exp(-np.square(self.heat - 4.5)).sum(1)
+        return burns - 0.1 * actions.sum(1) - 30.0 * self.fails()
+
+    def fails(self) -> Ints:
+        return (self.heat > 6.0).any(1)
+
+    def rule(self) -> Ints:
+        """Gas for what is cold, none for what is hot."""
+        return np.select([self.heat < 2.5, self.heat < 3.5, self.heat < 4.5], [3, 2, 1], 0)
+
+    def log(self) -> Ints:
+        seen = self.heat + self.rng.normal(0.0, 0.7, self.heat.shape)
+        return self.mixed(np.select([seen < 2.0, seen < 3.0, seen < 4.2], [3, 2, 1], 0), 0.2)
+
+
 FINAL_TASKS: dict[str, type[Task]] = {
     "poles": Poles,
     "cleaning": Cleaning,
     "line": Line,
     "lessons": Lessons,
     "fires": Fires,
+    "landers": Landers,
+    "kilns": Kilns,
 }

@@ -47,6 +47,7 @@ from spin_d3rlpy.search.state_model import (
     LEAST_TOLD_REWARD,
     StateModel,
     can_foresee,
+    can_tell_rewards,
     ends_by_chance,
     learn,
     returns_of_logged_actions,
@@ -548,7 +549,7 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
         if model is None or model.is_learned or not self._is_free_in(buffer):
             return
         is_apart = not self._config.values_afterstates
-        if buffer.is_sequential:  # else nothing follows
+        if self._config.values_afterstates or can_tell_rewards(buffer):
             n_updates = self._config.state_model_updates
             held_out = self._held_out
             learn(model, buffer, n_updates, run, self._transform, held_out, is_apart)

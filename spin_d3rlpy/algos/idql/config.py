@@ -98,7 +98,7 @@ class IDQLConfig(ActorCriticConfig[TPolicy]):
             are tried before they act (`search.state_model`); with a budget of seconds, which says
             how many, any number above 0. 0 tries none. Only with a `joint_critic` and
             `held_out_share`, one reward and no history, images, masks or rules that see the state,
-            where episodes end by a time limit alone or critics value afterstates; unused otherwise.
+            and not where only the ends of episodes pay; unused otherwise.
         afterstates: whether joint critics value where an action leads, by the model of what follows
             it, in place of states and actions (`search.afterstates`). They then learn distributions
             of returns, every other one with dropout, in 60 passes over the data at most, and ends
