@@ -60,8 +60,8 @@ LITTLE_ERROR = 1e-3  # of the variance of rewards: both tell them
 STEPS = 64
 LEAST_DEVIATION = 1e-3  # of standardized rewards: with less there is nothing to tell
 LEAST_TOLD_REWARD = 0.1  # of its variance in held-out steps; collectors' model tells -0.2
-# The same where the task ends episodes, of steps that go on. Models of six such tasks tell 0.89 or
-# more, and were right in all 12 mild searches that they surely found to gain; those of messages,
+# The same for non-terminal steps, where the task ends episodes. Models of six such tasks tell 0.89
+# or more, and were right in all 12 mild searches that they surely found to gain; those of messages,
 # cleaning and assembly tell 0.33 to 0.51, and were wrong in all.
 LEAST_TOLD_BESIDE_ENDS = 0.8
 LEAST_STARTS, MOST_STARTS = 6, 16  # states that they start in,
@@ -83,8 +83,8 @@ def ends_by_chance(buffer: DeviceReplayBuffer) -> bool:
 def can_tell_rewards(buffer: DeviceReplayBuffer) -> bool:
     """Whether there are rewards by which a model of states can be believed.
 
-    Not where the task ends episodes and all steps that go on return the same, nor of single
-    decisions.
+    There are none in single decisions, nor where the task ends episodes and all non-terminal steps
+    return the same.
     """
     if not ends_by_chance(buffer):
         return True
@@ -496,7 +496,7 @@ def share_of_rewards(
     """Returns the share of the variance of rewards that a model tells in steps it has not seen.
 
     Below 0 it tells less than their mean does: it knows by heart what it has seen. Where rewards of
-    terminal steps are told apart, of steps that go on; 0 if those all return the same.
+    terminal steps are told apart, the other steps count; 0 if those all return the same.
 
     Args:
         model: that was trained, on the buffer's device.
