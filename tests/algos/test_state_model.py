@@ -421,6 +421,23 @@ def test_the_model_decides_where_critics_leave_it_open() -> None:
         assert with_next(trust, 1.9, 2.1).acts_by == "imitation"
 
 
+def test_what_critics_leave_open_of_a_shorter_discount_needs_their_consent() -> None:
+    """As of trucks: others confirm 82 %, by 3 %, of little, and half of much by `gamma`."""
+    long, short = Search(0.99, 0.1), Search(0.0, 0.1)
+    figures = (4.0, 0.6), (2.0, 0.49), (0.02, 0.01)
+    trust = Trust((long, short), *figures, 100, spread=20.0)
+    trust = dataclasses.replace(trust.with_samples(torch.zeros(2)), is_sequential=True)
+    gained = trust.with_search(1, torch.tensor([11.0, 11.2]))
+    assert (gained.acts_by, gained.to_try()) == ("imitation", 0)
+    both = gained.with_search(0, torch.tensor([9.0, 9.2]))
+    assert (both.acts_by, both.best) == ("search", long)
+    assert dataclasses.replace(gained, foresees=True).best == short
+    consent = dataclasses.replace(gained, confirmed=(0.9, 0.49))  # more than half of 0.9
+    assert (consent.acts_by, consent.best) == ("search", short)
+    sure = dataclasses.replace(gained, confirmed=(2.0, 0.52))  # 87 %: nothing is left open
+    assert (sure.acts_by, sure.best) == ("search", short)
+
+
 def test_what_the_model_told_is_kept_with_the_policy() -> None:
     switch, trust = TrustSwitch([FIRST, SECOND]), tried(-2.0, samples=0.5)
     switch.trust = trust
