@@ -78,6 +78,9 @@ def test_it_tells_crashes_from_goals() -> None:
     told, of_blended = share_of_rewards(model, held_out), share_of_rewards(blended, held_out)
     assert told > 0.9
     assert of_blended < 0.8  # a few large ends are most of what there is to tell
+    others = training.rewards[training.terminals == 0.0]
+    deviation = others.std(correction=0)
+    torch.testing.assert_close(model.network.scale.std[-2], deviation, atol=0.02, rtol=0.05)
 
     gamma, n, rng = 0.95, 200, np.random.default_rng(1)
     x = rng.uniform(-1.5, 1.5, n).astype(np.float32)
@@ -137,7 +140,8 @@ def test_it_is_believed_if_it_tells_nearly_all_rewards(monkeypatch: pytest.Monke
         assert not algo.trust.foresees  # it cannot tell when chance ends an episode
 
 
-def test_single_decisions_have_no_model() -> None:
+@pytest.mark.parametrize("terminated", [True, False])
+def test_single_decisions_have_no_model(terminated: bool) -> None:
     rng = np.random.default_rng(0)
     episodes = [
         EpisodeArrays(
@@ -145,7 +149,7 @@ def test_single_decisions_have_no_model() -> None:
             rng.normal(size=(2, 2)).astype(np.float32),
             rng.integers(0, 3, (1, 2)),
             rng.normal(size=1).astype(np.float32),
-            terminated=True,
+            terminated=terminated,
         )
         for i in range(60)
     ]

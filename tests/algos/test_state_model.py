@@ -421,21 +421,27 @@ def test_the_model_decides_where_critics_leave_it_open() -> None:
         assert with_next(trust, 1.9, 2.1).acts_by == "imitation"
 
 
-def test_what_critics_leave_open_of_a_shorter_discount_needs_their_consent() -> None:
-    """As of trucks: others confirm 82 %, by 3 %, of little, and half of much by `gamma`."""
+def test_a_confirmed_search_of_little_yields_to_one_that_the_model_surely_prefers() -> None:
+    """As of dams: others confirm all of little by discount 0, and half of much by `gamma`."""
     long, short = Search(0.99, 0.1), Search(0.0, 0.1)
-    figures = (4.0, 0.6), (2.0, 0.49), (0.02, 0.01)
+    figures = (4.0, 0.6), (2.0, 0.6), (0.02, 0.01)
     trust = Trust((long, short), *figures, 100, spread=20.0)
     trust = dataclasses.replace(trust.with_samples(torch.zeros(2)), is_sequential=True)
-    gained = trust.with_search(1, torch.tensor([11.0, 11.2]))
-    assert (gained.acts_by, gained.to_try()) == ("imitation", 0)
-    both = gained.with_search(0, torch.tensor([9.0, 9.2]))
+    alone = trust.with_search(1, torch.tensor([3.0, 3.2]))
+    assert (alone.acts_by, alone.best, alone.to_try()) == ("search", short, 0)
+    both = alone.with_search(0, torch.tensor([9.0, 9.2]))
     assert (both.acts_by, both.best) == ("search", long)
-    assert dataclasses.replace(gained, foresees=True).best == short
-    consent = dataclasses.replace(gained, confirmed=(0.9, 0.49))  # more than half of 0.9
-    assert (consent.acts_by, consent.best) == ("search", short)
-    sure = dataclasses.replace(gained, confirmed=(2.0, 0.52))  # 87 %: nothing is left open
-    assert (sure.acts_by, sure.best) == ("search", short)
+    unsure = alone.with_search(0, torch.tensor([6.0, 12.2]))  # 9.1 +- 2.2
+    assert unsure.best == long
+    for gains in ([4.0, 14.2], [7.8, 7.9]):  # 9.1 +- 3.6; less than 40 % of the spread
+        assert alone.with_search(0, torch.tensor(gains)).best == short
+    level = trust.with_search(1, torch.tensor([9.0, 9.1]))
+    assert level.with_search(0, torch.tensor([9.1, 9.5])).best == short  # 9.3 +- 0.2
+    consent = dataclasses.replace(both, confirmed=(1.1, 0.6))  # more than half of 1.1
+    assert consent.best == short
+    assert dataclasses.replace(alone, confirmed=(1.1, 0.6)).to_try() is None
+    unknown = Trust((long, short), *figures, 100, spread=8.0)  # no model of states
+    assert (unknown.acts_by, unknown.best) == ("search", short)
 
 
 def test_what_the_model_told_is_kept_with_the_policy() -> None:
