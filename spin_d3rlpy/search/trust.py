@@ -254,11 +254,10 @@ class Trust:
         """Numbers of searches that may act if they gain in the model of states."""
         pairs = zip(self._are_confirmed(2.0), self.has_failed, strict=True)
         confirmed = [i for i, (is_one, failed) in enumerate(pairs) if is_one and not failed]
-        large = [i for i, is_one in enumerate(self.are_large) if is_one]
-        modeled = [i for i, is_one in enumerate(self._may_be_modeled) if is_one]
         if confirmed and not self._are_final(confirmed):
-            return confirmed + [i for i in large + modeled if i not in confirmed]
-        return confirmed or large or modeled
+            return confirmed + [i for i in self._may_be_preferred if i not in confirmed]
+        large = [i for i, is_one in enumerate(self.are_large) if is_one]
+        return confirmed or large or [i for i, is_one in enumerate(self._may_be_modeled) if is_one]
 
     def milder_than(self, number: int) -> int | None:
         """Returns the best of stricter searches by the same discount that may act, if one may.
@@ -594,12 +593,18 @@ class Trust:
         return any(self._have_consent[i] for i in confirmed)
 
     @property
+    def _may_be_preferred(self) -> list[int]:
+        """Numbers of the searches that may act in place of others, if the model prefers them."""
+        pairs = zip(self._may_be_modeled, self._have_consent, strict=True)
+        return [i for i, (may, consent) in enumerate(pairs) if may and (consent or self.foresees)]
+
+    @property
     def _may_act(self) -> list[int]:
         """Numbers of the searches that are confirmed, or else of the large ones.
 
         Or else of those that are large in the model of states. Where critics confirm only searches
         by shorter discounts, and less than half of what they confirm of the mildest one by the
-        first discount, also of others that this model surely prefers, by two standard errors.
+        first discount, others act if this model surely prefers them, by two standard errors.
         """
         confirmed, large, modeled = (
             [i for i, is_one in enumerate(are) if is_one]
@@ -610,7 +615,7 @@ class Trust:
         most = max(confirmed, key=self.modeled.__getitem__)
         preferred = [
             i
-            for i in large + modeled
+            for i in self._may_be_preferred
             if self.modeled[i] - 2.0 * max(self.modeled_errors[i], self.modeled_errors[most])
             > self.modeled[most]
         ]
@@ -739,6 +744,8 @@ class Trust:
             if self.is_trap and self.untold < LEAST_MODELED_GAIN:
                 reason = "it does not see where a policy stands still for ever"
             return f"{more} (expected {self._least_in_model:.2g}, as {reason})"
+        if any(self.are_confirmed) and not self.are_confirmed[best]:  # why it acts
+            return f"{more}, and surely more than those by shorter discounts that are confirmed"
         least = self._least_alone
         is_too_little = self.acts_by != "search" and 0.0 < gain < least * self.spread
         if least == 0.0 or not (is_too_little or self.are_large_in_model[best]):

@@ -71,7 +71,7 @@ def acting_by(trust: Trust, number: int) -> Trust:
     none = (0.0,) * len(gains)
     chosen = dataclasses.replace(trust, promised=gains, confirmed=gains, standard_errors=none)
     chosen = dataclasses.replace(chosen, spread=1.0, likeliest_gain=0.0, likeliest_error=0.0)
-    return dataclasses.replace(chosen, modeled=(), modeled_errors=())
+    return dataclasses.replace(chosen, modeled=(), modeled_errors=(), foresees=False)
 
 
 def in_model(algo: SPINIDQL, trust: Trust, number: int | None) -> dict[str, float]:
