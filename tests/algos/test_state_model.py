@@ -667,6 +667,19 @@ def test_the_bolder_of_two_searches_is_tried_only_where_the_milder_gains_nothing
     assert unsure.milder_than(0) is None  # critics do not confirm it
 
 
+def test_where_policies_stand_still_the_bolder_search_acts_if_it_returns_more() -> None:
+    """A mild search hardly leaves the most likely action, which stands still."""
+    impl, trust = barely_trained().impl, dataclasses.replace(two_by_one_discount(), is_trap=True)
+    bold, mild, _ = trust.searches
+    starts = torch.zeros(2, N), torch.full((2,), 32)
+    of_mild, nothing = torch.tensor([8.0, 9.0]), torch.zeros(2)
+    for of_bold, best in (([8.5, 11.0], bold), ([7.6, 10.6], mild)):
+        returned = [nothing, nothing, torch.tensor(of_bold), of_mild, nothing]
+        with mock.patch.object(impl.state_model, "returns", side_effect=returned):
+            compared = impl.compare_in_model(trust, *starts)
+        assert (compared.best, compared.acts_by) == (best, "search"), of_bold
+
+
 def test_where_the_model_foresees_the_bolder_search_acts_if_it_returns_more() -> None:
     impl = barely_trained().impl
     trust = dataclasses.replace(two_by_one_discount(), foresees=True)

@@ -514,7 +514,7 @@ class IDQLImpl(ActorCriticImpl):
         trust = trust.with_samples(gains(lambda x: self._draw_candidates(x, 1, False, rule)[0]))
         while (number := trust.to_try()) is not None:
             milder = trust.milder_than(number)
-            if milder is not None and not (trust.foresees and returns_more(number, milder)):
+            if milder is not None and not (trust.compares_bolder and returns_more(number, milder)):
                 number = milder
             trust = trust.with_search(number, gains_of(number))
         return trust
