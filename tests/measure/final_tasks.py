@@ -1,8 +1,10 @@
-"""Seven tasks that were written as a test of all eleven rules of trust, after the last of them.
+"""Ten tasks that were written as a test of all eleven rules of trust, after the last of them.
 
 Poles that must not fall, dirt that is to be cleaned up, stations of a production line, lessons for
 a pupil who forgets, and fires that spread. Poles and fires led to a model of states where the task
-ends episodes; landers and kilns were written to test that one. Units are their own.
+ends episodes; landers and kilns were written to test that one. Wells, staff and rails came last,
+as a test of what yields to a search that the model prefers, and of bold ones where things stand
+still. Units are their own.
 """
 
 from __future__ import annotations
@@ -285,6 +287,117 @@ class Kilns(Task):
         return self.mixed(np.select([seen < 2.0, seen < 3.0, seen < 4.2], [3, 2, 1], 0), 0.2)
 
 
+class Wells(Task):
+    """Six wells share ground water, which flows between neighbors and returns slowly."""
+
+    nvec, horizon, episodes = [4] * 6, 60, 300
+
+    def begin(self) -> None:
+        self.level = self.rng.uniform(4.0, 8.0, (self.n, 6))
+        self.price = self.rng.uniform(0.5, 1.5, self.n)
+
+    def observe(self) -> Floats:
+        return np.concatenate([self.level, self.price[:, None]], 1)
+
+    def advance(self, actions: Ints) -> Floats:
+        pumped = np.minimum(0.4 * actions, 0.2 * self.level)
+        lift = 0.15 * (10.0 - self.level)
+        earned = (pumped * (self.price[:, None] - 0.3 * lift)).sum(1)
+        flow = 0.1 * np.diff(self.level, axis=1)
+        self.level[:, :-1] += flow
+        self.level[:, 1:] -= flow
+        rain = self.rng.gamma(2.0, 0.12, (self.n, 1))
+        self.level = np.clip(self.level - pumped + rain, 0.0, 10.0)
+        drift = 0.1 * (1.0 - self.price) + self.rng.normal(0.0, 0.08, self.n)
+        self.price = np.clip(self.price + drift, 0.3, 2.0)
+        return earned - 0.5 * (self.level < 1.5).sum(1)
+
+    def rule(self) -> Ints:
+        """More where the water is high, and at high prices."""
+        wish = 0.5 * (self.level - 4.0) + 1.5 * (self.price[:, None] - 1.0)
+        return np.clip(np.round(wish), 0, 3).astype(int)
+
+    def log(self) -> Ints:
+        return self.mixed(np.where(self.level > 3.0, 2, 0), 0.4)
+
+
+class Staff(Task):
+    """Six clerks serve, learn or rest; who is tired serves badly, and skills come slowly."""
+
+    nvec, horizon, episodes = [3] * 6, 50, 300
+
+    def begin(self) -> None:
+        self.skill = self.rng.uniform(0.2, 0.6, (self.n, 6))
+        self.tired = self.rng.uniform(0.0, 0.5, (self.n, 6))
+        self.waiting = self.rng.uniform(0.0, 4.0, self.n)
+
+    def observe(self) -> Floats:
+        return np.concatenate([self.skill, self.tired, self.waiting[:, None] / 5.0], 1)
+
+    def advance(self, actions: Ints) -> Floats:
+        able = (actions == 0) * self.skill * (1.0 - 0.7 * self.tired)
+        served = np.minimum(able.sum(1), self.waiting)
+        new = self.rng.poisson(1.8, self.n)
+        self.waiting = np.minimum(self.waiting - served + new, 20.0)
+        learned = 0.12 * (actions == 1) * (1.0 - self.skill) * (1.0 - self.tired)
+        self.skill = np.clip(self.skill + learned - 0.003, 0.0, 1.0)
+        change = np.array([0.12, 0.06, -0.25])[actions]
+        self.tired = np.clip(self.tired + change, 0.0, 1.0)
+        return served - 0.1 * self.waiting
+
+    def rule(self) -> Ints:
+        """Who is tired rests, who knows little learns, unless many wait."""
+        learns = (self.skill < 0.6) & (self.waiting[:, None] < 8.0)
+        return np.where(self.tired > 0.6, 2, np.where(learns, 1, 0))
+
+    def log(self) -> Ints:
+        return self.mixed(np.where(self.tired > 0.7, 2, 0), 0.4)
+
+
+class Rails(Task):
+    """Four cranes on one rail fetch boxes and can't pass; new boxes come for old ones."""
+
+    nvec, horizon, episodes = [4] * 4, 60, 400  # left, stay, right, or lift
+
+    def begin(self) -> None:
+        self.at = np.tile(np.array([1, 4, 7, 10]), (self.n, 1))
+        self.boxes = np.eye(12)[self.rng.integers(0, 12, (self.n, 5))].max(1)
+
+    def observe(self) -> Floats:
+        return np.concatenate([self.boxes, np.eye(12)[self.at].reshape(self.n, -1)], 1)
+
+    def advance(self, actions: Ints) -> Floats:
+        rows, blocked = np.arange(self.n), np.zeros(self.n)
+        lifted = np.zeros(self.n)
+        for crane in range(4):
+            step = np.select([actions[:, crane] == 0, actions[:, crane] == 2], [-1, 1], 0)
+            to = np.clip(self.at[:, crane] + step, 0, 11)
+            others = np.delete(self.at, crane, axis=1)
+            is_free = (others != to[:, None]).all(1)
+            blocked += ~is_free
+            self.at[:, crane] = np.where(is_free, to, self.at[:, crane])
+            here = self.at[:, crane]
+            lifts = (actions[:, crane] == 3) & (self.boxes[rows, here] > 0)
+            self.boxes[rows, here] -= lifts
+            new = self.rng.integers(0, 12, self.n)
+            self.boxes[rows, new] = np.maximum(self.boxes[rows, new], lifts)
+            lifted += lifts
+        return lifted - 0.1 * blocked - 0.05 * (actions != 1).sum(1)
+
+    def _to_nearest(self, noise: float) -> Ints:
+        cells = np.arange(12) + self.rng.normal(0.0, noise, (self.n, 4, 12))
+        far = np.abs(self.at[:, :, None] - cells) + 99.0 * (self.boxes[:, None] == 0)
+        off = far.argmin(2) - self.at
+        return np.where(off == 0, 3, 1 + np.sign(off))
+
+    def rule(self) -> Ints:
+        """Each goes to the box that is nearest to it."""
+        return self._to_nearest(0.0)
+
+    def log(self) -> Ints:
+        return self.mixed(self._to_nearest(2.0), 0.3)
+
+
 FINAL_TASKS: dict[str, type[Task]] = {
     "poles": Poles,
     "cleaning": Cleaning,
@@ -293,4 +406,7 @@ FINAL_TASKS: dict[str, type[Task]] = {
     "fires": Fires,
     "landers": Landers,
     "kilns": Kilns,
+    "wells": Wells,
+    "staff": Staff,
+    "rails": Rails,
 }
