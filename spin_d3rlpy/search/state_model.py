@@ -58,6 +58,9 @@ LITTLE_ERROR = 1e-3  # of the variance of rewards: both tell them
 # That policies act for. A humanoid that searches for the next rewards returns more than imitation
 # for 32 steps from its first states, and less for 64: it does not get up.
 STEPS = 64
+RARE_SHARE = 0.005  # of a column's numbers at either end, beyond which little is known
+# Of a column's standard deviation, by which the model may be beyond them for want of precision.
+PRECISION = 0.1
 LEAST_DEVIATION = 1e-3  # of standardized rewards: with less there is nothing to tell
 LEAST_TOLD_REWARD = 0.1  # of its variance in held-out steps; collectors' model tells -0.2
 # The same for non-terminal steps, where the task ends episodes. Models of six such tasks tell 0.89
@@ -115,6 +118,19 @@ class Transitions(NamedTuple):
     terminals: torch.Tensor
 
 
+class Played(NamedTuple):
+    """What a policy does in a model of states, by the state that it starts in.
+
+    Attributes:
+        returns: `(B,)`.
+        beyond: share of the numbers of its states that are beyond what 99 % of the data have,
+            `(B,)`.
+    """
+
+    returns: torch.Tensor
+    beyond: torch.Tensor
+
+
 class StateModel(nn.Module):
     """Predicts by how much a state changes, the reward, and whether the episode ends.
 
@@ -138,6 +154,7 @@ class StateModel(nn.Module):
     last_scale: torch.Tensor  # (2,): their mean and standard deviation
     lowest: torch.Tensor  # (D,): states stay within what the data hold
     highest: torch.Tensor
+    usual: torch.Tensor  # (2, D): range of 99 % of the data
 
     def __init__(
         self,
@@ -172,6 +189,7 @@ class StateModel(nn.Module):
         self.register_buffer("last_scale", torch.tensor([0.0, 1.0]))
         self.register_buffer("lowest", torch.zeros(observation_size))
         self.register_buffer("highest", torch.zeros(observation_size))
+        self.register_buffer("usual", torch.zeros(2, observation_size))
 
     @property
     def is_learned(self) -> bool:
@@ -210,6 +228,10 @@ class StateModel(nn.Module):
         self.places.fit(x)
         self.lowest.copy_(x.amin(0))
         self.highest.copy_(x.amax(0))
+        n_rare = int(RARE_SHARE * len(x))
+        within = x.sort(0).values[[n_rare, -1 - n_rare]]
+        precision = PRECISION * x.std(0, correction=0)
+        self.usual.copy_(within + torch.stack([-precision, precision]))
         rewards = buffer.rewards[None, index]
         self.ends.fill_(ends_by_chance(buffer))
         if tells_last_apart and self.has_ends and not is_last.all():
@@ -380,15 +402,15 @@ class StateModel(nn.Module):
         return index[order], left[order]
 
     @torch.no_grad()
-    def returns(
+    def play(
         self,
         act: Callable[[torch.Tensor], torch.Tensor],
         x: torch.Tensor,
         n_steps: torch.Tensor,
         gamma: float,
         rewards_of: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None,
-    ) -> torch.Tensor:
-        """Returns what a policy returns from states, `(B,)`.
+    ) -> Played:
+        """Returns what a policy returns from states, and whether the data have where it leads.
 
         Args:
             act: from the networks' input `(B, D)` to actions `(B, N)`.
@@ -398,6 +420,7 @@ class StateModel(nn.Module):
             rewards_of: from both to rewards `(B,)`, in place of the model's own.
         """
         total, goes_on = x.new_zeros(len(x)), x.new_ones(len(x))
+        steps, beyond = x.new_zeros(len(x)), x.new_zeros(len(x))
         for step in range(int(n_steps.max())):
             actions = act(x)
             sums = self.network.open(x).total(actions.long())
@@ -408,10 +431,14 @@ class StateModel(nn.Module):
             rewards = torch.where(self.is_apart, torch.lerp(rewards, of_last, ends), rewards)
             if rewards_of is not None:
                 rewards = rewards_of(x, actions)
-            total = total + gamma**step * goes_on * (step < n_steps) * rewards
+            counts = goes_on * (step < n_steps)
+            total = total + gamma**step * counts * rewards
+            steps = steps + counts
+            is_rare = (x < self.usual[0]) | (x > self.usual[1])
+            beyond = beyond + counts * is_rare.float().mean(1)
             goes_on = goes_on * (1.0 - ends)
             x = (x + outcomes[:-2].T).clamp(self.lowest, self.highest)
-        return total
+        return Played(total, beyond / steps.clamp(min=1.0))
 
 
 def can_foresee(
@@ -572,7 +599,7 @@ def returns_of_logged_actions(
 
     observations = held_out.observations_at(held_out.observation_index[starts])
     x = observations if transform is None else transform(observations)
-    modeled = model.returns(logged, x, n_steps, gamma)
+    modeled = model.play(logged, x, n_steps, gamma).returns
     paid = torch.zeros_like(modeled)
     for i in range(int(n_steps.max())):
         rewards = held_out.rewards[torch.minimum(starts + i, last)]

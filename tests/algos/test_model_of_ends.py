@@ -93,8 +93,10 @@ def test_it_tells_crashes_from_goals() -> None:
             goes_on &= ~is_over
         assert not goes_on.any()
         chosen, n_steps = torch.from_numpy(actions), torch.full((n,), LENGTH)
-        found = model.returns(partial(always, chosen), torch.from_numpy(x)[:, None], n_steps, gamma)
-        assert float(found.mean()) == pytest.approx(total.mean(), abs=0.15 * abs(total.mean()))
+        found = model.play(partial(always, chosen), torch.from_numpy(x)[:, None], n_steps, gamma)
+        assert float(found.returns.mean()) == pytest.approx(
+            total.mean(), abs=0.15 * abs(total.mean())
+        )
 
 
 def test_what_the_log_returned_counts_until_an_episode_ends() -> None:

@@ -105,7 +105,7 @@ def test_a_policy_returns_in_the_model_what_it_returns() -> None:
         for step in range(32):
             rewards, wear = run_machines(wear, act(wear), rng)
             total += gamma**step * rewards
-        of_model = model.returns(act, torch.from_numpy(x), torch.full((200,), 32), gamma)
+        of_model = model.play(act, torch.from_numpy(x), torch.full((200,), 32), gamma).returns
         found[name] = total.mean(), float(of_model.mean())
     (careful, of_careful), (reckless, of_reckless) = found.values()
     assert of_careful == pytest.approx(careful, abs=4.0)
@@ -122,7 +122,7 @@ def test_it_tells_which_of_several_slots_that_are_alike_a_choice_moves() -> None
         seen.append(x)
         return 1 - torch.eye(N).long()  # in each row another machine is maintained
 
-    model.returns(act, torch.full((N, N), 3.5), torch.full((N,), 2), 0.9)
+    model.play(act, torch.full((N, N), 3.5), torch.full((N,), 2), 0.9)
     change = seen[1] - seen[0]
     maintained = torch.eye(N).bool()
     assert (change[maintained] < -1.5).all()  # 3 in truth
@@ -137,9 +137,27 @@ def test_states_stay_within_the_data() -> None:
         seen.append(x)
         return torch.ones(len(x), N).long()
 
-    model.returns(act, torch.full((4, N), 100.0), torch.full((4,), 32), 0.9)
+    model.play(act, torch.full((4, N), 100.0), torch.full((4,), 32), 0.9)
     assert (torch.stack(seen[1:]) <= model.highest).all()
     assert model.highest.max() <= 8.0
+
+
+def test_it_tells_whether_the_data_have_been_where_a_policy_leads() -> None:
+    model, start = modeled(machines()), torch.full((4, N), 2.0)
+    n_steps = torch.full((4,), 32)
+    careful = model.play(lambda wear: (wear < 2.5) * 1, start, n_steps, 0.9)
+    reckless = model.play(lambda wear: torch.ones_like(wear, dtype=torch.long), start, n_steps, 0.9)
+    assert (careful.beyond < 0.05).all()
+    assert (reckless.beyond > 0.5).all()  # the log maintains what is worn
+
+
+def test_a_number_that_never_varied_is_as_usual() -> None:
+    model = modeled(machines(), 100)
+    model.usual.zero_()
+    model.lowest.zero_()
+    model.highest.zero_()
+    played = model.play(lambda x: torch.ones(4, N).long(), torch.zeros(4, N), torch.ones(4), 0.9)
+    assert (played.beyond == 0.0).all()
 
 
 def test_a_model_that_does_not_tell_held_out_rewards_is_not_believed() -> None:
@@ -315,6 +333,28 @@ def test_a_gain_that_is_large_in_the_model_acts_though_critics_confirm_a_part() 
     assert asked.with_search(0, torch.tensor([1.5, 1.6])).acts_by == "imitation"
     unsure = dataclasses.replace(asked, standard_errors=(0.6, 0.6))
     assert unsure.to_try() is None
+
+
+@pytest.mark.parametrize("confirmed", [(1.0, 0.6), (3.0, 2.0)])  # little, or all
+def test_what_is_gained_where_the_data_have_not_been_is_not_sure(
+    confirmed: tuple[float, float],
+) -> None:
+    critics = Trust((FIRST, SECOND), (3.0, 2.0), confirmed, (0.1, 0.1), 100, spread=4.0)
+    asked, gains = critics.with_samples(torch.zeros(2)), torch.tensor([2.9, 3.1])
+    within = asked.with_search(0, gains, beyond=0.14)
+    assert (within.acts_by, within.best) == ("search", FIRST)
+    beyond = asked.with_search(0, gains, beyond=0.16)
+    assert (beyond.acts_by, beyond.to_try()) == (
+        "search" if confirmed[0] == 3.0 else "imitation",
+        1,
+    )
+    assert beyond.has_failed == (True, False)
+    both = beyond.with_search(1, gains, beyond=0.5)
+    assert (both.acts_by, both.to_try()) == ("imitation", None)
+    assert "% of the numbers of the states that it leads to are beyond" in str(both)
+    switch = TrustSwitch((FIRST, SECOND))
+    switch.trust = both
+    assert switch.trust == both
 
 
 def test_the_model_alone_decides_for_a_shorter_discount_only_if_critics_consent() -> None:
@@ -611,9 +651,9 @@ def test_policies_start_where_episodes_do_and_act_no_longer_than_these() -> None
 def test_a_policy_is_paid_for_the_steps_that_it_acts_for() -> None:
     model = modeled(machines(), 100)
     x, ones = torch.full((3, N), 1.0), lambda x: torch.ones(len(x), N).long()
-    by_length = [model.returns(ones, x, torch.full((3,), n), 0.9)[0] for n in (0, 1, 5)]
+    by_length = [model.play(ones, x, torch.full((3,), n), 0.9).returns[0] for n in (0, 1, 5)]
     assert by_length[0] == 0.0 < by_length[1] < by_length[2]
-    mixed = model.returns(ones, x, torch.tensor([0, 1, 5]), 0.9)
+    mixed = model.play(ones, x, torch.tensor([0, 1, 5]), 0.9).returns
     assert torch.allclose(mixed, torch.stack(by_length))
 
 

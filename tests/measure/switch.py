@@ -90,7 +90,11 @@ def in_model(algo: SPINIDQL, trust: Trust, number: int | None) -> dict[str, floa
     found = impl.compare_in_model(only, algo._held_out_states(starts)[0], n_steps)
     if number is None:
         return {"in_model": found.samples_gain, "in_model_error": found.samples_error}
-    return {"in_model": found.modeled[number], "in_model_error": found.modeled_errors[number]}
+    return {
+        "in_model": found.modeled[number],
+        "in_model_error": found.modeled_errors[number],
+        "beyond": found.beyond[number],
+    }
 
 
 def compare(name: str, seed: int, seconds: float, episodes: int) -> Iterator[dict[str, Any]]:

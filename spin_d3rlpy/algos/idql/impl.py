@@ -30,7 +30,7 @@ from spin_d3rlpy.policies.joint import JointPolicy
 from spin_d3rlpy.search.deadline import Deadline
 from spin_d3rlpy.search.moves import Conditions, improve
 from spin_d3rlpy.search.starts import best_different, count_starts
-from spin_d3rlpy.search.state_model import PARTS, StateModel
+from spin_d3rlpy.search.state_model import PARTS, Played, StateModel
 from spin_d3rlpy.search.trust import (
     SURE_IN_MODEL,
     Search,
@@ -474,22 +474,24 @@ class IDQLImpl(ActorCriticImpl):
         size = math.ceil(len(x) / PARTS)
         starts = [*zip(x.split(size), n_steps.split(size), strict=True)]
 
-        def returns(act: Callable[[torch.Tensor], torch.Tensor], part: int) -> torch.Tensor:
-            return model.returns(act, *starts[part], gamma, self._rewards_of_places)
+        def play(act: Callable[[torch.Tensor], torch.Tensor], part: int) -> Played:
+            return model.play(act, *starts[part], gamma, self._rewards_of_places)
 
         @functools.cache
         def of_imitation(part: int) -> torch.Tensor:
-            return returns(lambda x: self._likeliest(x, rule), part)
+            return play(lambda x: self._likeliest(x, rule), part).returns
 
-        def gains(act: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        def gains(act: Callable[[torch.Tensor], torch.Tensor]) -> tuple[torch.Tensor, float]:
             """From more states as long as it is not sure that a gain is one."""
-            found = torch.empty(0, device=x.device)
+            found, beyond = torch.empty(0, device=x.device), torch.empty(0, device=x.device)
             for part in range(len(starts)):
-                found = torch.cat([found, returns(act, part) - of_imitation(part)])
+                played = play(act, part)
+                found = torch.cat([found, played.returns - of_imitation(part)])
+                beyond = torch.cat([beyond, played.beyond])
                 mean, error = mean_and_error(found.double())
                 if mean <= 0.0 or mean > SURE_IN_MODEL * error:
                     break
-            return found
+            return found, float(beyond.mean())
 
         def act_by(way: Search, x: torch.Tensor) -> torch.Tensor:
             if self._config.search_sweeps == 0:  # the best candidate acts
@@ -500,23 +502,24 @@ class IDQLImpl(ActorCriticImpl):
             return self._search(x, self._likeliest(x, rule)[None], slice(None), conditions)
 
         @functools.cache
-        def gains_of(number: int) -> torch.Tensor:
+        def gains_of(number: int) -> tuple[torch.Tensor, float]:
             way = trust.searches[number]
             self._compare_by(way.gamma)
             return gains(functools.partial(act_by, way))
 
         def returns_more(bolder: int, milder: int) -> bool:
-            of_bolder, of_milder = gains_of(bolder), gains_of(milder)
+            of_bolder, of_milder = gains_of(bolder)[0], gains_of(milder)[0]
             n = min(len(of_bolder), len(of_milder))  # in the same states
             more, error = mean_and_error((of_bolder[:n] - of_milder[:n]).double())
             return more > error
 
-        trust = trust.with_samples(gains(lambda x: self._draw_candidates(x, 1, False, rule)[0]))
+        samples = gains(lambda x: self._draw_candidates(x, 1, False, rule)[0])
+        trust = trust.with_samples(samples[0])
         while (number := trust.to_try()) is not None:
             milder = trust.milder_than(number)
             if milder is not None and not (trust.compares_bolder and returns_more(number, milder)):
                 number = milder
-            trust = trust.with_search(number, gains_of(number))
+            trust = trust.with_search(number, *gains_of(number))
         return trust
 
     @property
