@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import d3rlpy
@@ -16,6 +17,8 @@ from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.buffer.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.search import standstill as module
 from spin_d3rlpy.search.standstill import standstill
+from spin_d3rlpy.search.trust import Search, Trust, measure_trust
+from tests.exported_files import exported_actions
 
 LENGTH = 40
 REST = [1, 1]  # does nothing
@@ -27,6 +30,7 @@ def log(
     wakes: float = 0.0,
     drift: float = 1e-6,
     repeats: float = 0.6,
+    lucky: float = 0.0,
     n: int = 40,
 ) -> DeviceReplayBuffer:
     """A finger that rests where no motor moves it; whoever logged often acts as before.
@@ -36,6 +40,7 @@ def log(
         wakes: chance that a resting finger is moved all the same.
         drift: in a step at rest.
         repeats: chance that an action is the one before.
+        lucky: chance that a step that rests finds something and returns 2; the next one moves.
         n: episodes.
     """
     rng = np.random.default_rng(0)
@@ -43,14 +48,15 @@ def log(
     for i in range(n):
         states, rewards = np.zeros((LENGTH + 1, 2), np.float32), np.zeros(LENGTH, np.float32)
         actions = np.zeros((LENGTH, 2), np.int64)
-        states[0] = rng.normal(size=2)
+        states[0], has_found = rng.normal(size=2), False
         for t in range(LENGTH):
             actions[t] = rng.integers(3, size=2)
             if t > 0 and rng.random() < repeats:
                 actions[t] = actions[t - 1]
-            rests = (actions[t] == REST).all() and rng.random() >= wakes
+            rests = (actions[t] == REST).all() and rng.random() >= wakes and not has_found
+            has_found = rests and rng.random() < lucky
             states[t + 1] = states[t] + (drift if rests else rng.normal(size=2))
-            rewards[t] = reward_of_rest if rests else 1.0
+            rewards[t] = 2.0 if has_found else reward_of_rest if rests else 1.0
         episodes.append(EpisodeArrays(f"episode {i}", states, actions, rewards, False))
     return DeviceReplayBuffer(stack_episodes(iter(episodes), [LENGTH] * n, [3, 3]))
 
@@ -64,7 +70,9 @@ def log(
         ({"reward_of_rest": 1.0}, True, False),
         ({"reward_of_rest": 2.0}, True, False),  # whoever has arrived may stay
         ({"wakes": 0.5}, True, False),  # something comes, in the end
-        ({"repeats": 0.0}, True, False),  # hardly any action was repeated: nobody knows
+        ({"lucky": 0.3}, True, True),  # whoever was paid did not do nothing
+        ({"repeats": 0.0}, True, True),  # few actions were repeated: all did nothing again
+        ({"repeats": 0.0, "n": 5}, True, False),  # hardly any: nobody knows
     ],
 )
 def test_in_a_trap_steps_are_frequent_return_less_and_repeat(
@@ -96,15 +104,101 @@ def test_samples_act_where_a_function_of_the_state_would_stand_still() -> None:
     quiet: Any = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
     algo.fit(log(n=400), n_steps=2, n_steps_per_epoch=2, **quiet)
     trust = algo.trust
-    assert (trust.stays, trust.is_trap) == standstill(algo._held_out)
+    assert (trust.stays, trust.is_trap) == standstill(log(n=400))
     assert trust.is_trap
-    nothing = (0.0,) * len(trust.searches)
-    refused = dataclasses.replace(trust, confirmed=nothing, modeled=nothing)
-    algo.impl.trust_critics(refused)
-    assert algo.trust == refused
-    assert algo.trust.acts_by == "samples"
-    assert "can stand still for ever" in str(algo.trust)
+    assert not algo.impl.state_model.is_learned  # it would not see who stands still
+    one = dataclasses.replace(trust, choice_confirmed=0.0)
+    algo.impl.trust_critics(one)
+    assert algo.trust == one
+    assert (one.acts_by, one.chooses_samples) == ("samples", False)
+    assert "for ever, so in each call a new sample is drawn" in str(algo.trust)
     x = np.zeros((400, 2), np.float32)
+    assert (algo.predict(x) != algo.predict(x)).any()
+    several = sure_to_choose(trust)
+    algo.impl.trust_critics(several)
+    assert algo.trust == several
+    assert algo.impl.modules.q_funcs.acts_by == 0
     assert (algo.predict(x) != algo.predict(x)).any()
     algo.config.search = "never"
     assert (algo.predict(x) == algo.predict(x[:1])).all()
+
+
+def sure_to_choose(trust: Trust) -> Trust:
+    return dataclasses.replace(
+        trust, spread=1.0, choice_promised=0.06, choice_confirmed=0.05, choice_error=0.01
+    )
+
+
+def test_the_best_of_new_samples_acts_where_critics_confirm_each_others_choice() -> None:
+    ways, none = (Search(0.9, 0.02),), (0.0,)
+    refused = Trust(ways, none, none, none, 100, is_trap=True, stays=0.05)
+    several = sure_to_choose(refused)
+    assert several.acts_by == "samples"
+    assert several.chooses_samples
+    assert several.needs_critics
+    drawn = "the best of some new samples is taken (critics confirm 0.05 +- 0.01 of 0.06"
+    assert drawn in str(several)
+    assert not several.is_out_of_reach
+    for changes in (
+        {"is_trap": False},
+        {"states": 31},
+        {"choice_error": 0.026},  # not surely a gain
+        {"choice_promised": 0.1},  # as much is not confirmed
+        {"spread": 4.1},  # less than 1 % of it
+    ):
+        changed = dataclasses.replace(several, **changes)
+        assert (changed.chooses_samples, changed.needs_critics) == (False, False), changes
+    searched = dataclasses.replace(several, promised=(1.0,), confirmed=(1.0,))
+    assert searched.acts_by == "samples"
+    assert dataclasses.replace(searched, is_trap=False).acts_by == "search"
+
+
+def test_a_choice_among_samples_is_judged_by_the_other_critics() -> None:
+    torch.manual_seed(0)
+    critics, samples, states = 3, 4, 200
+    values, own = torch.randn(critics, samples, states), torch.zeros(samples, states, 2).long()
+    of_found = torch.zeros(critics, 1, states)
+
+    def values_of(actions: torch.Tensor) -> torch.Tensor:
+        return values if len(actions) == samples else of_found
+
+    ways, found = [Search(0.9, 0.02)], own[0]
+    trust = measure_trust(ways, critics, lambda *_: found, values_of, own, found, 2.0, 1.0)
+    promised, confirmed = [], []
+    for critic in range(critics):
+        for state in range(states):
+            best = int(values[critic, :, state].argmax())
+            gains = values[:, best, state] - values[:, :, state].mean(1)
+            promised.append(float(gains[critic]))
+            confirmed.append(float(gains.sum() - gains[critic]) / (critics - 1))
+    assert trust.choice_promised == pytest.approx(np.mean(promised), abs=1e-5)
+    assert trust.choice_confirmed == pytest.approx(np.mean(confirmed), abs=1e-5)
+    of_states = np.reshape(confirmed, (critics, states)).mean(0)
+    assert trust.choice_error == pytest.approx(np.std(of_states) / states**0.5, abs=1e-5)
+
+
+def test_of_new_samples_the_one_acts_that_critics_value_most(tmp_path: Path) -> None:
+    d3rlpy.seed(0)
+    algo: Any = SPINIDQL(recipe="tuned", batch_size=32)
+    algo.config.policy.pretraining.max_updates = 20
+    quiet: Any = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
+    algo.fit(log(), n_steps=100, n_steps_per_epoch=100, **quiet)
+    one = dataclasses.replace(algo.trust, is_trap=True, choice_confirmed=0.0, stays=0.0)
+    x = np.random.default_rng(0).normal(size=(300, 2)).astype(np.float32)
+    values = {}
+    for name, trust in {"one": one, "best": sure_to_choose(one)}.items():
+        algo.impl.trust_critics(trust)
+        actions = algo.predict(x)
+        np.testing.assert_array_equal(actions, algo.predict(x))  # a function of what never stays
+        np.testing.assert_array_equal(actions, algo.predict_with(x))
+        algo.save_policy(str(tmp_path / f"{name}.pt"))
+        np.testing.assert_array_equal(
+            actions, exported_actions(str(tmp_path / f"{name}.pt"), observations=x)
+        )
+        values[name] = algo.predict_value(x, actions)
+    spread = np.std(values["one"] - values["best"])
+    assert (values["best"] - values["one"]).mean() > 0.3 * spread
+    assert (values["best"] - values["one"] >= -1e-4).mean() > 0.9  # one is among them
+    given = np.full((300, 2), -1)
+    given[:, 0] = 2
+    assert (algo.predict_with(x, given=given)[:, 0] == 2).all()

@@ -41,7 +41,7 @@ from spin_d3rlpy.policies.joint import JointPolicy
 from spin_d3rlpy.policies.stages import StageContext
 from spin_d3rlpy.search.afterstates import Afterstates
 from spin_d3rlpy.search.alike_choices import warn_of_alike_choices
-from spin_d3rlpy.search.standstill import standstill
+from spin_d3rlpy.search.standstill import Standstill, standstill
 from spin_d3rlpy.search.state_model import (
     LEAST_TOLD_BESIDE_ENDS,
     LEAST_TOLD_REWARD,
@@ -91,6 +91,7 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
     config_class = IDQLConfig
     impl_class = IDQLImpl
     _overfitting: OverfittingCheck | None = None
+    _standstill = Standstill(0.0, False)  # what it is like in the log
     # Of a run, while it lasts.
     _run: Run | None = None
     _imitation: ImitationAlone | None = None
@@ -152,6 +153,8 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
             cast(JointCritic, critic).weigh([*config.reward_weights.values()])
         other.preparation = self.preparation
         other._held_out = held_out
+        if held_out is not None:
+            other._standstill = standstill(held_out)
         if self.asm is not None:
             other.keep_asm(self.asm)
         other.test_critics()
@@ -223,6 +226,7 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
         if buffer.size() < 2:
             self.require_built().trust_critics(untested(self._config.searches))
             return buffer
+        self._standstill = standstill(buffer)  # nothing is learned from it, so of all episodes
         buffer, self._held_out = buffer.split(share)
         return buffer
 
@@ -239,20 +243,21 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
             index, n_states, n_moves = self._steps_to_look_at(held_out)
             looked_at = index[:n_states]
             trust = impl.measure_trust(*self._held_out_states(looked_at[:FIRST_STATES]))
-            if n_states > FIRST_STATES and not trust.is_clear:
+            # Of choosing among samples nothing tells whether few states are enough.
+            is_clear = trust.is_clear and not self._standstill.is_trap
+            if n_states > FIRST_STATES and not is_clear:
                 trust = impl.measure_trust(*self._held_out_states(looked_at))
             choices = math.exp(sum(map(math.log, self._nvec)) / len(self._nvec))
-            stays, is_trap = standstill(held_out)
             trust = dataclasses.replace(
                 trust,
                 is_sequential=held_out.is_sequential,
                 choices=choices,
                 room=self._room(held_out),
-                stays=stays,
-                is_trap=is_trap,
+                stays=self._standstill.share,
+                is_trap=self._standstill.is_trap,
             )
             model, told = impl.state_model, self._told_by_model(held_out)
-            if model is not None and told >= self._least_told(model):
+            if model is not None and not trust.is_trap and told >= self._least_told(model):
                 starts, n_steps = model.starts(held_out, index, n_moves)
                 trust = self._with_model(trust, held_out, told, starts, n_steps)
                 trust = impl.compare_in_model(trust, self._held_out_states(starts)[0], n_steps)
@@ -446,10 +451,11 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
             index, n_states, _ = self._steps_to_look_at(held_out)
             for most in (FIRST_STATES, SECOND_STATES):
                 trust = impl.measure_trust(*self._held_out_states(index[:n_states][:most]))
+                trust = dataclasses.replace(trust, is_trap=self._standstill.is_trap)
                 n_seen += trust.states
                 if n_states <= most or trust.is_out_of_reach or not trust.looks_out_of_reach:
                     break
-        alone.may_give_up = trust.acts_by != "search"
+        alone.may_give_up = not trust.needs_critics
         if trust.is_out_of_reach:
             alone.has_begun = True
             LOG.info("The rest of the time goes to imitation", reason=str(trust))
@@ -549,7 +555,8 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
         if model is None or model.is_learned or not self._is_free_in(buffer):
             return
         is_apart = not self._config.values_afterstates
-        if self._config.values_afterstates or can_tell_rewards(buffer):
+        can_tell = can_tell_rewards(buffer) and not self._standstill.is_trap
+        if self._config.values_afterstates or can_tell:
             n_updates = self._config.state_model_updates
             held_out = self._held_out
             learn(model, buffer, n_updates, run, self._transform, held_out, is_apart)

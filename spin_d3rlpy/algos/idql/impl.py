@@ -46,7 +46,9 @@ from spin_d3rlpy.training.schedules import Schedule
 
 # Candidates that `predict` compares at once, of all states; more leave the processor's cache.
 CANDIDATES_AT_ONCE = 2048
-VALUE_SAMPLES = 4  # of the policy, whose values' mean is the state's
+# Of the policy, whose values' mean is the state's. Where policies can stand still the best of as
+# many acts (of 8 it returns 4 in place of 2 on aisles, the same on rails, 2.0 and not 2.6 on arm).
+VALUE_SAMPLES = 4
 SAMPLES = 64  # noises, of which imitation by samples takes one in each state
 
 
@@ -75,7 +77,7 @@ class IDQLImpl(ActorCriticImpl):
         self._candidate_noise[0] = 0.0  # the most likely choices
         self._sample_noise = candidate_noise(self._slot_layout, SAMPLES, self.device)
         self._fixed_search: Search | None = self._config.searches[0]
-        self._fixed_samples = False
+        self._fixed_samples = 0
         self.trains_critics = True  # False where the policy alone is to learn
         self._n_rewards = self._config.n_rewards
         gammas = torch.tensor(self._config.gammas, device=self.device)[:, None]
@@ -232,24 +234,28 @@ class IDQLImpl(ActorCriticImpl):
         # The surest one, which comes back in any case.
         surest = temperature * noise[0].expand(len(x), -1)
         actions = policy.decode(x, surest, masked, fixed)[None]
-        search = self.acting_search
-        if search is None:
+        search, samples = self.acting_search, self._imitating_samples
+        if search is None and samples <= 1:
             return actions[0]
-        more = self._config.n_action_samples - 1
+        more = (samples if search is None else self._config.n_action_samples) - 1
         deadline.guess = deadline.spent
         if deadline.is_set:  # they may take half of the time that is left
             more = min(more, int(max(0.0, 0.5 * deadline.left) / deadline.spent))
         if more > 0:
             noise, temperature = self._fixed_noise(x, more + 1)
             repeated = None if fixed is None else fixed.repeat(more, 1)
-            if self._config.search_sweeps > 0:
+            if search is not None and self._config.search_sweeps > 0:
                 others = policy.draft_several(x, more, noise[1:], temperature, masked, repeated)
             else:
-                noises = temperature * noise[1:, None].expand(-1, len(x), -1).flatten(0, 1)
+                by_row = noise[1:] if noise.dim() == 3 else noise[1:, None].expand(-1, len(x), -1)
+                noises = temperature * by_row.flatten(0, 1)
                 others = policy.decode(x.repeat(more, 1), noises, masked, repeated)
                 others = others.unflatten(0, (more, -1))
             actions = torch.cat([actions, others])
-        starts = self._starts(actions, self._values_of_candidates(x, actions))
+        values = self._values_of_candidates(x, actions)
+        if search is None:
+            return best_of(actions, values)
+        starts = self._starts(actions, values)
         conditions = Conditions(search.action_flexibility, mask, rule, fixed)
         return self._search(x, starts, slice(None), conditions, deadline)
 
@@ -288,7 +294,7 @@ class IDQLImpl(ActorCriticImpl):
 
     def fix_search(self) -> None:
         """Fixes how files act that are exported next."""
-        self._fixed_search, self._fixed_samples = self.acting_search, self._imitates_by_samples
+        self._fixed_search, self._fixed_samples = self.acting_search, self._imitating_samples
 
     def _choose(
         self,
@@ -298,15 +304,17 @@ class IDQLImpl(ActorCriticImpl):
         rule: Rule | None = None,
     ) -> torch.Tensor:
         search = self.acting_search
-        n = 1 if search is None else self._config.n_action_samples
-        is_draft = n > 1 and self._config.search_sweeps > 0 and temperature == 0.0
+        n = max(1, self._imitating_samples) if search is None else self._config.n_action_samples
+        is_draft = (
+            search is not None and n > 1 and self._config.search_sweeps > 0 and temperature == 0.0
+        )
         actions = self._draw_candidates(x, n, has_fixed_noise, rule, is_draft)
         values = self._values_of_candidates(x, actions)
         if temperature > 0.0:
             values = values.amin(0, keepdim=True) / temperature
             return best_of(actions, values + gumbel_noise(values))
         if search is None:
-            return actions[0]
+            return best_of(actions, values)
         starts = self._starts(actions, values)
         conditions = Conditions(search.action_flexibility, rule=rule)
         return self._search(x, starts, slice(None), conditions)
@@ -328,23 +336,30 @@ class IDQLImpl(ActorCriticImpl):
         return draw(x, n, None, self._config.candidate_temperature, rule)
 
     @property
-    def _imitates_by_samples(self) -> bool:
+    def _imitating_samples(self) -> int:
+        """How many samples are drawn to imitate, of which the best acts.
+
+        0 where the most likely action imitates, or a search acts.
+        """
         if is_exporting():
             return self._fixed_samples
         is_alone = self.acting_search is None and self._config.search == "auto"
-        return is_alone and self._modules.trust.imitates_by_samples
+        if not is_alone or not self.trust.imitates_by_samples:
+            return 0
+        return VALUE_SAMPLES if self.trust.chooses_samples else 1
 
     def _fixed_noise(self, x: torch.Tensor, n: int) -> tuple[torch.Tensor, float]:
         """Returns noise that never changes, of n candidates, and their temperature.
 
         The noise is `(n, S)`. A single candidate by the same one would be the same deviation from
         the data's usual actions in all states. So it has none, or where samples imitate noise of
-        each state, `(1, B, S)`.
+        each state, `(n, B, S)`.
         """
         temperature = self._config.candidate_temperature
-        if n == 1 and self._imitates_by_samples:
-            place = self._random_places(x) if self._can_stay else self._places_by_state(x)
-            return self._sample_noise.index_select(0, place)[None], temperature
+        if n <= self._imitating_samples:
+            places = self._random_places(x, n) if self._can_stay else self._places_by_state(x, n)
+            noise = self._sample_noise.index_select(0, places.flatten())
+            return noise.unflatten(0, (n, -1)), temperature
         return self._candidate_noise[:n], temperature if n > 1 else 0.0
 
     @property
@@ -356,17 +371,19 @@ class IDQLImpl(ActorCriticImpl):
         trust = None if is_exporting() else self._modules.trust.trust
         return trust is not None and trust.stays > 0.0
 
-    def _random_places(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns which sample is taken in each state `(B,)`, a new one in each call."""
-        return torch.randint(SAMPLES, (len(x),), device=x.device)
+    def _random_places(self, x: torch.Tensor, n: int) -> torch.Tensor:
+        """Returns which samples are taken in each state `(n, B)`, new ones in each call."""
+        return torch.randint(SAMPLES, (n, len(x)), device=x.device)
 
-    def _places_by_state(self, x: torch.Tensor) -> torch.Tensor:
+    def _places_by_state(self, x: torch.Tensor, n: int) -> torch.Tensor:
         """Returns the same as a function of the state, and unrelated in others."""
         numbers = x.flatten(1).double()
         # Multiples of the golden ratio, less whole numbers: no two columns count alike.
         multiples = torch.arange(1, numbers.shape[1] + 1, device=x.device).double() * 0.6180339887
         position = (numbers * (1.0 + multiples - multiples.floor())).sum(1) * 1000.0
-        return ((position - position.floor()) * SAMPLES).long().clamp(max=SAMPLES - 1)
+        first = ((position - position.floor()) * SAMPLES).long().clamp(max=SAMPLES - 1)
+        apart = torch.arange(n, device=x.device)[:, None] * (SAMPLES // n)
+        return (first + apart) % SAMPLES
 
     def _values_of_candidates(self, x: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
         """Values `(E, A, B)` of actions `(A, B, N)`, by the discount that the search acts by."""
@@ -517,7 +534,7 @@ class IDQLImpl(ActorCriticImpl):
         trust = trust.with_samples(samples[0])
         while (number := trust.to_try()) is not None:
             milder = trust.milder_than(number)
-            if milder is not None and not (trust.compares_bolder and returns_more(number, milder)):
+            if milder is not None and not (trust.foresees and returns_more(number, milder)):
                 number = milder
             trust = trust.with_search(number, *gains_of(number))
         return trust
@@ -565,7 +582,7 @@ class IDQLImpl(ActorCriticImpl):
     def trust_critics(self, trust: Trust) -> None:
         """Acts as measured from now on."""
         self._modules.trust.trust = trust
-        self._compare_by(trust.best.gamma)
+        self._compare_by(self._config.gamma if trust.chooses_samples else trust.best.gamma)
 
     def _compare_by(self, gamma: float) -> None:
         self._modules.q_funcs.act_by(self._config.gammas.index(gamma))
