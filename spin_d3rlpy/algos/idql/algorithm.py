@@ -458,7 +458,8 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
         alone.may_give_up = not trust.needs_critics
         if trust.is_out_of_reach:
             alone.has_begun = True
-            LOG.info("The rest of the time goes to imitation", reason=str(trust))
+            of_critics = dataclasses.replace(trust, is_trap=False)
+            LOG.info("The rest of the time goes to imitation", reason=str(of_critics))
         has_model = self._told_by_model(held_out) >= LEAST_TOLD_REWARD
         in_model = MODEL_TEST * min(n_states, FIRST_STATES) if has_model else 0.0
         return (n_states + in_model) / n_seen  # times as long as this test
