@@ -157,6 +157,26 @@ def test_it_tells_whether_the_data_have_been_where_a_policy_leads() -> None:
     assert (reckless.beyond > 0.5).all()  # the log maintains what is worn
 
 
+def test_what_is_beyond_counts_for_the_steps_that_a_policy_acts_for() -> None:
+    model = modeled(machines())
+    x, worn = torch.full((2, N), 1.0), lambda x: torch.ones(len(x), N).long()
+    first, both = (model.play(worn, x, torch.tensor([1, n]), 0.9).beyond for n in (1, 32))
+    assert first.tolist() == [0.0, 0.0]
+    assert both[0] == 0.0 < 0.5 < both[1]
+
+
+def test_what_is_rare_is_a_hundredth_of_the_data_or_less() -> None:
+    """The model may be beyond it for want of precision."""
+    buffer = machines()
+    model = modeled(buffer, 1)
+    x = buffer.observations_at(buffer.observation_index)
+    deviation = x.std(0)
+    for bound, share in zip(model.usual, (0.005, 0.995), strict=True):
+        least = x.quantile(share, dim=0)
+        outside = bound - least if share > 0.5 else least - bound
+        assert torch.allclose(outside, 0.1 * deviation, rtol=0.3)
+
+
 def test_a_number_that_never_varied_is_as_usual() -> None:
     model = modeled(machines(), 100)
     model.usual.zero_()

@@ -1,10 +1,12 @@
-"""Ten tasks that were written as a test of all eleven rules of trust, after the last of them.
+"""Fourteen tasks that were written as a test of all eleven rules of trust, after the last of them.
 
 Poles that must not fall, dirt that is to be cleaned up, stations of a production line, lessons for
 a pupil who forgets, and fires that spread. Poles and fires led to a model of states where the task
-ends episodes; landers and kilns were written to test that one. Wells, staff and rails came last,
-as a test of what yields to a search that the model prefers, and of bold ones where things stand
-still. Units are their own.
+ends episodes; landers and kilns were written to test that one. Wells, staff and rails came next, as
+a test of what yields to a search that the model prefers, and of bold ones where things stand still;
+wells and rails led to what is asked of a search that leads where the data have not been, and to
+choices among samples. Forks and winches, boilers and rooms were written to test these two. Units
+are their own.
 """
 
 from __future__ import annotations
@@ -398,6 +400,147 @@ class Rails(Task):
         return self.mixed(self._to_nearest(2.0), 0.3)
 
 
+class Forks(Task):
+    """Four forklifts in an aisle of three lanes fetch pallets on the right and bring them left."""
+
+    nvec, horizon, episodes = [5] * 4, 60, 400  # stay, left, right, up, down
+
+    def begin(self) -> None:
+        self.x, self.y = np.tile([0, 0, 0, 1], (self.n, 1)), np.tile([0, 1, 2, 0], (self.n, 1))
+        self.loaded = np.zeros((self.n, 4), bool)
+        self.lane = self.rng.integers(0, 3, (self.n, 4))
+
+    def observe(self) -> Floats:
+        lanes = np.eye(3)[self.lane].reshape(self.n, -1)
+        return np.concatenate([self.x / 5.0, self.y / 2.0, self.loaded, lanes], 1)
+
+    def advance(self, actions: Ints) -> Floats:
+        rewards = -0.02 * (actions > 0).sum(1)
+        for i in range(4):
+            moves = actions[:, i]
+            x = np.clip(self.x[:, i] + (moves == 2) - (moves == 1), 0, 5)
+            y = np.clip(self.y[:, i] + (moves == 4) - (moves == 3), 0, 2)
+            meets = (self.x == x[:, None]) & (self.y == y[:, None])
+            meets[:, i] = False
+            is_free = ~meets.any(1)
+            self.x[:, i] = np.where(is_free, x, self.x[:, i])
+            self.y[:, i] = np.where(is_free, y, self.y[:, i])
+            end = np.where(self.loaded[:, i], 0, 5)
+            there = (self.x[:, i] == end) & (self.y[:, i] == self.lane[:, i])
+            rewards = rewards + there * np.where(self.loaded[:, i], 1.0, 0.3)
+            self.loaded[:, i] ^= there
+            new = self.rng.integers(0, 3, self.n)
+            self.lane[:, i] = np.where(there, new, self.lane[:, i])
+        return rewards
+
+    def rule(self) -> Ints:
+        """Each drives straight on, and changes lanes at the end."""
+        ahead = np.where(self.loaded, 1, 2)
+        at_end = self.x == np.where(self.loaded, 0, 5)
+        aside = np.where(self.lane > self.y, 4, 3)
+        return np.where(at_end, aside, ahead)
+
+    def log(self) -> Ints:
+        return self.mixed(self.rule(), 0.35)
+
+
+class Winches(Task):
+    """Five winches haul a sledge, which does not move unless they pull hard enough together."""
+
+    nvec, horizon, episodes = [4] * 5, 60, 300
+
+    def begin(self) -> None:
+        self.slope = self.rng.uniform(0.0, 1.0, self.n)
+        self.heat = np.zeros((self.n, 5))
+
+    def observe(self) -> Floats:
+        return np.concatenate([self.slope[:, None], self.heat], 1)
+
+    def advance(self, actions: Ints) -> Floats:
+        works = self.heat < 1.0
+        pull = (actions * works).sum(1)
+        needed = 5.0 + 4.0 * self.slope
+        moved = np.clip(0.25 * (pull - needed), 0.0, 1.0)
+        slips = self.rng.normal(0.0, 0.1, self.n) * (moved > 0.0)
+        self.slope = np.clip(self.slope + slips, 0.0, 1.0)
+        warmer = np.where(actions == 3, 0.3, -0.1) * (moved > 0.0)[:, None]
+        self.heat = np.clip(self.heat + warmer, 0.0, 1.0)
+        return moved - 0.02 * actions.sum(1)
+
+    def rule(self) -> Ints:
+        """All pull with medium force, and with more up a slope where they are cool."""
+        return np.where((self.slope[:, None] > 0.6) & (self.heat < 0.5), 3, 2)
+
+    def log(self) -> Ints:
+        hard = self.rng.random((self.n, 1)) < 0.5
+        return self.mixed(np.where(hard, 2, 1) * np.ones((1, 5), int), 0.3)
+
+
+class Boilers(Task):
+    """Six boilers heat a building; the log keeps them warm, and a cold one bursts its pipes."""
+
+    nvec, horizon, episodes = [4] * 6, 60, 300
+
+    def begin(self) -> None:
+        self.heat = self.rng.uniform(50.0, 70.0, (self.n, 6))
+        self.outside = self.rng.uniform(-5.0, 10.0, self.n)
+        self.price = self.rng.uniform(0.5, 1.5, self.n)
+
+    def observe(self) -> Floats:
+        return np.concatenate([self.heat, self.outside[:, None], self.price[:, None]], 1)
+
+    def advance(self, actions: Ints) -> Floats:
+        lost = 0.06 * (self.heat - self.outside[:, None])
+        mixing = 0.05 * (self.heat.mean(1, keepdims=True) - self.heat)
+        noise = self.rng.normal(0.0, 0.5, self.heat.shape)
+        self.heat = np.clip(self.heat + 2.5 * actions - lost + mixing + noise, 0.0, 95.0)
+        self.outside = np.clip(self.outside + self.rng.normal(0.0, 0.8, self.n), -15.0, 15.0)
+        drift = 0.1 * (1.0 - self.price) + self.rng.normal(0.0, 0.08, self.n)
+        self.price = np.clip(self.price + drift, 0.3, 2.0)
+        comfort = -0.02 * np.maximum(50.0 - self.heat, 0.0).sum(1)
+        return comfort - 0.1 * self.price * actions.sum(1) - 2.0 * (self.heat < 30.0).sum(1)
+
+    def rule(self) -> Ints:
+        """As much as is lost at 52 degrees, and more below."""
+        wish = 0.06 * (52.0 - self.outside[:, None]) / 2.5 + 0.2 * (52.0 - self.heat)
+        return np.clip(np.round(wish), 0, 3).astype(int)
+
+    def log(self) -> Ints:
+        return self.mixed(np.where(self.heat < 52.0, 2, 1), 0.3)
+
+
+class Rooms(Task):
+    """Six rooms that nobody heats enough: all that is better lies beyond what was logged."""
+
+    nvec, horizon, episodes = [4] * 6, 60, 300
+
+    def begin(self) -> None:
+        self.heat = self.rng.uniform(12.0, 17.0, (self.n, 6))
+        self.outside = self.rng.uniform(-5.0, 10.0, self.n)
+
+    def observe(self) -> Floats:
+        return np.concatenate([self.heat, self.outside[:, None]], 1)
+
+    def advance(self, actions: Ints) -> Floats:
+        lost = 0.08 * (self.heat - self.outside[:, None])
+        through = np.zeros_like(self.heat)
+        flow = 0.1 * np.diff(self.heat, axis=1)
+        through[:, :-1] += flow
+        through[:, 1:] -= flow
+        noise = self.rng.normal(0.0, 0.3, self.heat.shape)
+        self.heat = self.heat + 1.0 * actions - lost + through + noise
+        self.outside = np.clip(self.outside + self.rng.normal(0.0, 0.5, self.n), -8.0, 12.0)
+        return -0.1 * np.abs(self.heat - 21.0).sum(1) - 0.05 * actions.sum(1)
+
+    def rule(self) -> Ints:
+        """As much as is lost at 21 degrees, and more below."""
+        wish = 0.08 * (21.0 - self.outside[:, None]) + 0.5 * (21.0 - self.heat)
+        return np.clip(np.round(wish), 0, 3).astype(int)
+
+    def log(self) -> Ints:
+        return self.mixed(np.where(self.heat < 15.0, 1, 0), 0.4)
+
+
 FINAL_TASKS: dict[str, type[Task]] = {
     "poles": Poles,
     "cleaning": Cleaning,
@@ -409,4 +552,8 @@ FINAL_TASKS: dict[str, type[Task]] = {
     "wells": Wells,
     "staff": Staff,
     "rails": Rails,
+    "forks": Forks,
+    "winches": Winches,
+    "boilers": Boilers,
+    "rooms": Rooms,
 }

@@ -257,7 +257,7 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
                 is_trap=self._standstill.is_trap,
             )
             model, told = impl.state_model, self._told_by_model(held_out)
-            if model is not None and not trust.is_trap and told >= self._least_told(model):
+            if model is not None and told >= self._least_told(model):
                 starts, n_steps = model.starts(held_out, index, n_moves)
                 trust = self._with_model(trust, held_out, told, starts, n_steps)
                 trust = impl.compare_in_model(trust, self._held_out_states(starts)[0], n_steps)
