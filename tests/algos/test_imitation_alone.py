@@ -16,11 +16,13 @@ import torch
 from d3rlpy.logging import NoopAdapterFactory
 
 from spin_d3rlpy import SPINIDQL, Factored, FactoredIDQL, SPINJoint, from_table
+from spin_d3rlpy.algos.idql import algorithm as algorithm_module
 from spin_d3rlpy.algos.idql.impl import IDQLImpl
 from spin_d3rlpy.asm import ActionStructureModel, PretrainingConfig
 from spin_d3rlpy.asm.pretraining import Pretraining
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.policies.further_pretraining import FurtherPretraining
+from spin_d3rlpy.search.standstill import Standstill
 from spin_d3rlpy.search.trust import FIRST_STATES, Search, Trust
 from spin_d3rlpy.training.budget import Budget
 from spin_d3rlpy.training.loop import Run
@@ -159,6 +161,25 @@ def test_more_pretraining_predicts_choices_better() -> None:
 
 def test_critics_that_know_what_pays_go_on() -> None:
     assert not has_given_up(fitted())
+
+
+@pytest.mark.parametrize("is_trap", [False, True])
+def test_critics_that_choose_among_samples_go_on(is_trap: bool) -> None:
+    """No search is in reach, but where policies can stand still another choice is."""
+    figures: dict[str, Any] = {"choice_promised": 0.1, "choice_confirmed": 0.1, "spread": 1.0}
+    figures |= {"choice_error": 0.01, "states": 64}
+    measure = IDQLImpl.measure_trust
+
+    def measured(impl: Any, *states: torch.Tensor) -> Trust:
+        nothing = (0.0,) * len(impl.trust.figures[0])
+        return dataclasses.replace(measure(impl, *states), confirmed=nothing, **figures)
+
+    found = Standstill(0.1, is_trap)
+    with (
+        mock.patch.object(IDQLImpl, "measure_trust", autospec=True, side_effect=measured),
+        mock.patch.object(algorithm_module, "standstill", return_value=found),
+    ):
+        assert has_given_up(fitted()) is not is_trap
 
 
 @pytest.mark.parametrize(("acts_by", "brief_tests"), [("search", 1), ("imitation", 3)])

@@ -26,6 +26,7 @@ from spin_d3rlpy import (
     load_policy,
     save_policy,
 )
+from spin_d3rlpy.algos.idql import algorithm
 from spin_d3rlpy.algos.idql import impl as idql
 from spin_d3rlpy.asm.decoding import IndependentConditionals
 from spin_d3rlpy.asm.rules import all_different
@@ -41,6 +42,7 @@ from spin_d3rlpy.search import moves
 from spin_d3rlpy.search import trust as trust_module
 from spin_d3rlpy.search.deadline import Deadline
 from spin_d3rlpy.search.moves import Conditions, improve
+from spin_d3rlpy.search.standstill import Standstill
 from spin_d3rlpy.search.starts import best_different, count_starts
 from spin_d3rlpy.search.trust import (
     FIRST_STATES,
@@ -568,9 +570,12 @@ def test_more_states_are_looked_at_where_few_leave_it_open(monkeypatch: pytest.M
     buffer = logged(lambda s, a: (a[:, 0] == a[:, 1]).astype(np.float32))
     algo = new_algorithm(SPINIDQL, **search_fields(SPINIDQL), gamma=0.0)
     seen: list[int] = []
-    for confirmed, error in ((0.99, 0.01), (0.87, 0.02), (0.3, 0.02)):
+    cases = (0.99, 0.01, False), (0.87, 0.02, False), (0.3, 0.02, False), (0.3, 0.02, True)
+    for confirmed, error, is_trap in cases:
         trust = Trust((ALONE,), (1.0,), (confirmed,), (error,), 64, 2.0, 1.0)
         assert trust.is_clear is (confirmed != 0.87)
+        found = Standstill(0.1, is_trap)  # of choosing among samples nothing tells
+        monkeypatch.setattr(algorithm, "standstill", lambda _, found=found: found)
 
         def measure(_: Any, x: torch.Tensor, states: torch.Tensor, trust: Trust = trust) -> Trust:
             seen.append(len(x))
@@ -578,7 +583,7 @@ def test_more_states_are_looked_at_where_few_leave_it_open(monkeypatch: pytest.M
 
         monkeypatch.setattr(algo.impl_class, "measure_trust", measure)
         algo.fit(buffer, n_steps=1, n_steps_per_epoch=1, **QUIET)
-    assert seen == [64, 64, 200, 64]
+    assert seen == [64, 64, 200, 64, 64, 200]
 
 
 def test_trust_values_few_moves_where_a_policy_leaves_many(monkeypatch: pytest.MonkeyPatch) -> None:
