@@ -166,8 +166,8 @@ def test_critics_that_know_what_pays_go_on() -> None:
 @pytest.mark.parametrize("is_trap", [False, True])
 def test_critics_that_choose_among_samples_go_on(is_trap: bool) -> None:
     """No search is in reach, but where policies can stand still another choice is."""
-    figures: dict[str, Any] = {"choice_promised": 0.1, "choice_confirmed": 0.1, "spread": 1.0}
-    figures |= {"choice_error": 0.01, "states": 64}
+    figures: dict[str, Any] = {"choice_promised": 0.1, "choice_confirmed": 0.1, "states": 64}
+    figures["choice_error"] = 0.01
     measure = IDQLImpl.measure_trust
 
     def measured(impl: Any, *states: torch.Tensor) -> Trust:

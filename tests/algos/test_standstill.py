@@ -125,7 +125,7 @@ def test_samples_act_where_a_function_of_the_state_would_stand_still() -> None:
 
 def sure_to_choose(trust: Trust) -> Trust:
     return dataclasses.replace(
-        trust, spread=1.0, choice_promised=0.06, choice_confirmed=0.05, choice_error=0.01
+        trust, choice_promised=0.06, choice_confirmed=0.05, choice_error=0.01
     )
 
 
@@ -143,8 +143,7 @@ def test_the_best_of_new_samples_acts_where_critics_confirm_each_others_choice()
         {"is_trap": False},
         {"states": 31},
         {"choice_error": 0.026},  # not surely a gain
-        {"choice_promised": 0.1},  # as much is not confirmed
-        {"spread": 2.7},  # less than 1.5 % of it
+        {"choice_promised": 0.11},  # more is not confirmed
     ):
         changed = dataclasses.replace(several, **changes)
         assert (changed.chooses_samples, changed.needs_critics) == (False, False), changes
