@@ -252,10 +252,9 @@ class IDQLImpl(ActorCriticImpl):
                 others = policy.decode(x.repeat(more, 1), noises, masked, repeated)
                 others = others.unflatten(0, (more, -1))
             actions = torch.cat([actions, others])
-        values = self._values_of_candidates(x, actions)
         if search is None:
-            return best_of(actions, values)
-        starts = self._starts(actions, values)
+            return self._best_sample(x, actions)
+        starts = self._starts(actions, self._values_of_candidates(x, actions))
         conditions = Conditions(search.action_flexibility, mask, rule, fixed)
         return self._search(x, starts, slice(None), conditions, deadline)
 
@@ -309,13 +308,12 @@ class IDQLImpl(ActorCriticImpl):
             search is not None and n > 1 and self._config.search_sweeps > 0 and temperature == 0.0
         )
         actions = self._draw_candidates(x, n, has_fixed_noise, rule, is_draft)
-        values = self._values_of_candidates(x, actions)
         if temperature > 0.0:
-            values = values.amin(0, keepdim=True) / temperature
+            values = self._values_of_candidates(x, actions).amin(0, keepdim=True) / temperature
             return best_of(actions, values + gumbel_noise(values))
         if search is None:
-            return best_of(actions, values)
-        starts = self._starts(actions, values)
+            return self._best_sample(x, actions)
+        starts = self._starts(actions, self._values_of_candidates(x, actions))
         conditions = Conditions(search.action_flexibility, rule=rule)
         return self._search(x, starts, slice(None), conditions)
 
@@ -391,6 +389,12 @@ class IDQLImpl(ActorCriticImpl):
             return torch.zeros(1, *actions.shape[:2], device=actions.device)
         # In a file, -1 is no choice.
         return self.q_values(self._modules.q_funcs, x, actions.clamp(min=0))
+
+    def _best_sample(self, x: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+        """Returns the best of actions `(A, B, N)` by `gamma`, as `measure_trust` chooses."""
+        if len(actions) == 1:
+            return actions[0]
+        return best_of(actions, self.values_by_gamma(x, actions.clamp(min=0)))
 
     def _starts(self, candidates: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         """Returns where a search starts, `(S, B, N)`; without one the best candidate."""
@@ -582,7 +586,7 @@ class IDQLImpl(ActorCriticImpl):
     def trust_critics(self, trust: Trust) -> None:
         """Acts as measured from now on."""
         self._modules.trust.trust = trust
-        self._compare_by(self._config.gamma if trust.chooses_samples else trust.best.gamma)
+        self._compare_by(trust.best.gamma)
 
     def _compare_by(self, gamma: float) -> None:
         self._modules.q_funcs.act_by(self._config.gammas.index(gamma))
