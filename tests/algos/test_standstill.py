@@ -13,6 +13,7 @@ import torch
 from d3rlpy.logging import NoopAdapterFactory
 
 from spin_d3rlpy import SPINIDQL
+from spin_d3rlpy.critics.base import best_of
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.buffer.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.search import standstill as module
@@ -195,6 +196,11 @@ def test_of_new_samples_the_one_acts_that_critics_value_most(tmp_path: Path) -> 
             actions, exported_actions(str(tmp_path / f"{name}.pt"), observations=x)
         )
         values[name] = algo.predict_value(x, actions)
+    with torch.no_grad():
+        scaled = algo.network_input(x)
+        drawn = algo.impl._draw_candidates(scaled, 4, True, None)
+        best = best_of(drawn, algo.impl.values_by_gamma(scaled, drawn))
+    np.testing.assert_array_equal(algo.predict(x), best)
     spread = np.std(values["one"] - values["best"])
     assert (values["best"] - values["one"]).mean() > 0.3 * spread
     assert (values["best"] - values["one"] >= -1e-4).mean() > 0.9  # one is among them
