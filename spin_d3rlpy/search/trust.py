@@ -88,7 +88,7 @@ SURE_IN_MODEL = 3.0
 # Share of the numbers of the states that a search leads to there, which are beyond what 99 % of the
 # data have. Nobody knows what is paid there: where the log keeps wells from running dry the model
 # knows of no fine for that, and of searches that empty them it found 9 and 27, in truth -121 and
-# -106 (70 and 66 %). Boilers that burst in the cold 6 and -663 (75 %). Of those that truly gained
+# -106 (70 and 65 %). Boilers that burst in the cold 6 and -663 (75 %). Of those that truly gained
 # one has 15 %, of rooms that nobody heated enough, and the others less.
 MOST_BEYOND = 0.15
 # Standard errors there, too. Searches are tried in the same states, where what one gains more than
@@ -613,10 +613,9 @@ class Trust:
 
         Of dams critics agreed on a gain of 1.5 by discount 0, and confirmed 6.7 of 10.5 of the
         mildest search by `gamma`. The model found 15 +- 5 and 56 +- 4; they return 527 and 706
-        (imitation 658). Critics of afterstates have asked that model already.
+        (imitation 658).
         """
-        values_afterstates = self.foresees and self.untold == 0.0
-        return values_afterstates or any(self._have_consent[i] for i in confirmed)
+        return any(self._have_consent[i] for i in confirmed)
 
     @property
     def _may_be_preferred(self) -> list[int]:
@@ -927,18 +926,6 @@ class TrustSwitch(nn.Module):
         if trust is None:
             return None if self._is_tested else first
         return trust.best if trust.acts_by == "search" else None
-
-    @property
-    def imitates_by_samples(self) -> bool:
-        """Whether the policy's samples imitate, not its most likely action."""
-        trust = self.trust
-        return trust is not None and trust.acts_by == "samples"
-
-    @property
-    def chooses_samples(self) -> bool:
-        """Whether the best of several samples acts, by the critics, not the first one."""
-        trust = self.trust
-        return trust is not None and trust.chooses_samples
 
 
 def untested(searches: Sequence[Search]) -> Trust:

@@ -651,7 +651,8 @@ def test_where_the_likeliest_action_is_surely_worse_samples_imitate() -> None:
     switch = TrustSwitch([ALONE])
     switch.trust = trust = dataclasses.replace(gains_by(worse), promised=(1.0,), confirmed=(0.0,))
     assert switch.decide() is None
-    assert switch.imitates_by_samples
+    assert switch.trust == trust
+    assert trust.acts_by == "samples"
     assert dataclasses.replace(trust, likeliest_error=9.0).acts_by == "imitation"
 
 

@@ -220,7 +220,7 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
     def hold_out(self, buffer: DeviceReplayBuffer) -> DeviceReplayBuffer:
         """Keeps some episodes by which trust is measured, and returns the others."""
         share = self._config.held_out_share
-        self._held_out = None
+        self._held_out, self._standstill = None, Standstill(0.0, False)
         if share == 0.0:
             return buffer
         if buffer.size() < 2:

@@ -230,11 +230,12 @@ class IDQLImpl(ActorCriticImpl):
         choices, mask, both = as_conditions(x, slots, given, allowed, self.rule, seen)
         fixed = None if given is None else choices
         rule, masked = conditions_of(None, both, seen), conditions_of(mask, both, seen)
-        noise, temperature = self._fixed_noise(x, 1)
+        search = self.acting_search
+        samples = 0 if search is not None else self._imitating_samples
+        noise, temperature = self._fixed_noise(x, 1, samples)
         # The surest one, which comes back in any case.
         surest = temperature * noise[0].expand(len(x), -1)
         actions = policy.decode(x, surest, masked, fixed)[None]
-        search, samples = self.acting_search, self._imitating_samples
         if search is None and samples <= 1:
             return actions[0]
         more = (samples if search is None else self._config.n_action_samples) - 1
@@ -242,7 +243,7 @@ class IDQLImpl(ActorCriticImpl):
         if deadline.is_set:  # they may take half of the time that is left
             more = min(more, int(max(0.0, 0.5 * deadline.left) / deadline.spent))
         if more > 0:
-            noise, temperature = self._fixed_noise(x, more + 1)
+            noise, temperature = self._fixed_noise(x, more + 1, samples)
             repeated = None if fixed is None else fixed.repeat(more, 1)
             if search is not None and self._config.search_sweeps > 0:
                 others = policy.draft_several(x, more, noise[1:], temperature, masked, repeated)
@@ -303,11 +304,11 @@ class IDQLImpl(ActorCriticImpl):
         rule: Rule | None = None,
     ) -> torch.Tensor:
         search = self.acting_search
-        n = max(1, self._imitating_samples) if search is None else self._config.n_action_samples
-        is_draft = (
-            search is not None and n > 1 and self._config.search_sweeps > 0 and temperature == 0.0
-        )
-        actions = self._draw_candidates(x, n, has_fixed_noise, rule, is_draft)
+        samples = 0 if search is not None else self._imitating_samples
+        n = max(1, samples) if search is None else self._config.n_action_samples
+        searches = search is not None and self._config.search_sweeps > 0
+        is_draft = searches and n > 1 and temperature == 0.0
+        actions = self._draw_candidates(x, n, has_fixed_noise, rule, is_draft, samples)
         if temperature > 0.0:
             values = self._values_of_candidates(x, actions).amin(0, keepdim=True) / temperature
             return best_of(actions, values + gumbel_noise(values))
@@ -324,12 +325,16 @@ class IDQLImpl(ActorCriticImpl):
         has_fixed_noise: bool,
         rule: Rule | None,
         is_draft: bool = False,
+        samples: int = 0,
     ) -> torch.Tensor:
-        """Returns `(n, B, N)`; drafts if a search improves the best one."""
+        """Returns `(n, B, N)`; drafts if a search improves the best one.
+
+        For `samples` see `_imitating_samples`.
+        """
         policy = self.acting_policy
         draw = policy.draft_several if is_draft else policy.sample_several
         if has_fixed_noise:
-            noise, temperature = self._fixed_noise(x, n)
+            noise, temperature = self._fixed_noise(x, n, samples)
             return draw(x, n, noise, temperature, rule)
         return draw(x, n, None, self._config.candidate_temperature, rule)
 
@@ -341,12 +346,12 @@ class IDQLImpl(ActorCriticImpl):
         """
         if is_exporting():
             return self._fixed_samples
-        is_alone = self.acting_search is None and self._config.search == "auto"
-        if not is_alone or not self.trust.imitates_by_samples:
+        trust = self.trust.trust
+        if self._config.search != "auto" or trust is None or trust.acts_by != "samples":
             return 0
-        return VALUE_SAMPLES if self.trust.chooses_samples else 1
+        return VALUE_SAMPLES if trust.chooses_samples else 1
 
-    def _fixed_noise(self, x: torch.Tensor, n: int) -> tuple[torch.Tensor, float]:
+    def _fixed_noise(self, x: torch.Tensor, n: int, samples: int) -> tuple[torch.Tensor, float]:
         """Returns noise that never changes, of n candidates, and their temperature.
 
         The noise is `(n, S)`. A single candidate by the same one would be the same deviation from
@@ -354,7 +359,7 @@ class IDQLImpl(ActorCriticImpl):
         each state, `(n, B, S)`.
         """
         temperature = self._config.candidate_temperature
-        if n <= self._imitating_samples:
+        if samples > 0:
             places = self._random_places(x, n) if self._can_stay else self._places_by_state(x, n)
             noise = self._sample_noise.index_select(0, places.flatten())
             return noise.unflatten(0, (n, -1)), temperature
