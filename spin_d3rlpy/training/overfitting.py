@@ -23,7 +23,7 @@ LEAST_RISE = 0.02
 # which dropout is to make up for it (examples/offers).
 PATIENCE = 1.1
 # Share of a training. Dropout needs the rest of it to learn: of a search for power plants that
-# returned -90 until then, the last 3 % with dropout left -124 (tests/measure/switch_tasks.py).
+# returned -90 until then, the last 3 % with dropout left -124 (tests/measure/tasks/operations.py).
 LATEST = 0.5
 # Steps after which errors with dropout are to be no worse than the least ones. Those of structure
 # models fell below these within 200 steps where decisions differ by chance. On elevators, whose

@@ -168,7 +168,7 @@ def partly_confirmed(**fields: Any) -> Trust:
     """Critics confirm less of each search than is expected, but surely something."""
     figures = (3.0, 2.9, 2.8), (1.0, 0.9, 0.8), (0.1,) * 3
     trust = Trust((BOLD, MILD, SHORT), *figures, 100, spread=40.0, untold=0.01)
-    return dataclasses.replace(trust.with_samples(torch.zeros(2)), **fields)
+    return dataclasses.replace(trust.with_imitation(torch.zeros(2)), **fields)
 
 
 def test_a_mild_search_acts_by_a_model_that_tells_ends_if_it_gains_a_little() -> None:
@@ -190,7 +190,7 @@ def test_a_bold_search_that_is_large_does_not_act_where_the_task_ends_episodes()
     """As of trucks, whose model found most by searches that touch."""
     figures = (3.0, 2.9, 2.8), (2.4, 1.0, 0.8), (0.01,) * 3
     trust = Trust((BOLD, MILD, SHORT), *figures, 100, spread=10.0, changes=(1.5,) * 3)
-    known = dataclasses.replace(trust.with_samples(torch.zeros(2)), is_sequential=True)
+    known = dataclasses.replace(trust.with_imitation(torch.zeros(2)), is_sequential=True)
     assert known.are_large == (True, False, False)
     ends = dataclasses.replace(known, tells_ends=True)
     assert ends.are_large == (False, False, False)

@@ -897,7 +897,7 @@ def test_gains_that_add_up_to_far_more_than_any_episode_returned_do_not_count() 
     assert (more.are_judged, more.acts_by) == ((False, True), "imitation")
     assert "more than 5 times the 0.12 that the best held-out episode" in str(more)
     assert dataclasses.replace(more, is_sequential=False).acts_by == "search"
-    assert more.with_samples(torch.zeros(2)).acts_by == "search"  # a model of states tells
+    assert more.with_imitation(torch.zeros(2)).acts_by == "search"  # a model of states tells
 
 
 def test_a_small_gain_by_a_shorter_discount_does_not_count_without_a_model_of_states() -> None:

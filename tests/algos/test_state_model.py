@@ -245,7 +245,7 @@ def test_no_search_acts_by_a_model_that_returns_more_for_logged_actions_than_was
     assert none.has_failed == (True, True)
     assert none.acts_by == "imitation"
     assert "this model returns more than was logged for logged actions, too" in str(none)
-    assert none.with_samples(torch.tensor([9.0, 9.1])).acts_by == "samples"
+    assert none.with_imitation(torch.tensor([9.0, 9.1])).acts_by == "samples"
 
 
 def test_a_model_that_tells_what_logged_actions_return_foresees(
@@ -286,7 +286,7 @@ def test_a_model_that_learns_noise_by_heart_drops_out() -> None:
 def tried(*gains: float, samples: float = 0.0) -> Trust:
     """Two searches that are confirmed, and what they return in the model more than imitation."""
     trust = Trust((FIRST, SECOND), (1.0, 0.9), (1.0, 0.9), (0.01, 0.01), 100, spread=1.0)
-    trust = trust.with_samples(torch.tensor([samples - 0.1, samples + 0.1]))
+    trust = trust.with_imitation(torch.tensor([samples - 0.1, samples + 0.1]))
     for gain in gains:
         trust = with_next(trust, gain - 0.1, gain + 0.1)
     return trust
@@ -333,7 +333,7 @@ def test_a_gain_that_is_large_in_the_model_acts_though_critics_confirm_a_part() 
     figures = (3.0, 2.0), (1.0, 0.6), (0.1, 0.1)
     critics = Trust((FIRST, SECOND), *figures, 100, spread=4.0)
     assert (critics.acts_by, critics.to_try()) == ("imitation", None)
-    asked = critics.with_samples(torch.zeros(2))
+    asked = critics.with_imitation(torch.zeros(2))
     assert (asked.acts_by, asked.to_try()) == ("imitation", 1)
     large = asked.with_search(0, torch.tensor([2.9, 3.1]))
     assert (large.acts_by, large.best, large.to_try()) == ("search", FIRST, 1)
@@ -349,7 +349,7 @@ def test_what_is_gained_where_the_data_have_not_been_is_not_sure(
     confirmed: tuple[float, float],
 ) -> None:
     critics = Trust((FIRST, SECOND), (3.0, 2.0), confirmed, (0.1, 0.1), 100, spread=4.0)
-    asked, gains = critics.with_samples(torch.zeros(2)), torch.tensor([2.9, 3.1])
+    asked, gains = critics.with_imitation(torch.zeros(2)), torch.tensor([2.9, 3.1])
     within = asked.with_search(0, gains, beyond=0.14)
     assert (within.acts_by, within.best) == ("search", FIRST)
     beyond = asked.with_search(0, gains, beyond=0.16)
@@ -366,10 +366,43 @@ def test_what_is_gained_where_the_data_have_not_been_is_not_sure(
     assert switch.trust == both
 
 
+def test_samples_imitate_where_most_likely_actions_lead_where_the_data_have_not_been() -> None:
+    """Of them the model knows nothing either: reservoirs lose half as much again."""
+    worse = tried(-2.0, -1.0, samples=-3.0)  # samples, and all searches
+    gains = torch.tensor([-3.1, -2.9])
+    assert worse.acts_by == "imitation"
+    within = worse.with_imitation(gains, likeliest_beyond=0.04)
+    assert within.acts_by == "imitation"
+    assert "samples imitate" not in str(within)
+    beyond = worse.with_imitation(gains, likeliest_beyond=0.06)
+    assert beyond.acts_by == "samples"
+    assert "samples imitate, as 6% of the numbers of the states" in str(beyond)
+    searches = tried(2.0).with_imitation(gains, likeliest_beyond=0.06)
+    assert searches.acts_by == "search"
+    assert "samples imitate" not in str(searches)
+    switch = TrustSwitch((FIRST, SECOND))
+    switch.trust = beyond
+    assert switch.trust == beyond
+
+
+@pytest.mark.parametrize("likeliest", [0, 1])
+def test_it_is_measured_where_most_likely_actions_lead(likeliest: int) -> None:
+    """The log maintains what is worn, as one of two actions does."""
+    algo = algorithm(state_model_updates=300)
+    algo.config.policy.pretraining.max_updates = 5
+    algo.fit(machines(), n_steps=2, n_steps_per_epoch=2, **QUIET)
+    impl = algo.impl
+    assert impl is not None
+    impl._likeliest = lambda x, rule: torch.full((len(x), N), likeliest)  # type: ignore[method-assign]
+    algo.test_critics()
+    assert algo.trust is not None
+    assert (algo.trust.likeliest_beyond > 0.3) is (likeliest == 1)
+
+
 def test_the_model_alone_decides_for_a_shorter_discount_only_if_critics_consent() -> None:
     """What comes later it would have to know alone; by the first discount critics know it, too."""
     figures = (3.0, 2.0), (1.0, 0.6), (0.1, 0.1)
-    asked = Trust((FIRST, SECOND), *figures, 100, spread=4.0).with_samples(torch.zeros(2))
+    asked = Trust((FIRST, SECOND), *figures, 100, spread=4.0).with_imitation(torch.zeros(2))
     alone = asked.with_search(1, torch.tensor([3.9, 4.1]))
     assert (alone.acts_by, alone.best, alone.to_try()) == ("search", SECOND, 0)
     level = alone.with_search(0, torch.tensor([3.65, 3.95]))  # +- 0.11: less by 0.2
@@ -389,14 +422,14 @@ def test_the_model_alone_decides_for_a_shorter_discount_only_if_critics_consent(
     little = dataclasses.replace(asked, confirmed=(1.0, 0.03))  # less than 1 % of it
     assert little.to_try() == 0
     bold = Trust((FIRST._replace(action_flexibility=0.5), SECOND), *figures, 100, spread=4.0)
-    assert bold.with_samples(torch.zeros(2)).to_try() == 0
+    assert bold.with_imitation(torch.zeros(2)).to_try() == 0
 
 
 def test_what_the_model_alone_finds_large_is_the_mildest_search() -> None:
     """As of goods that arrive later, where the milder search lost and the bolder one acted."""
     ways = Search(0.99, 0.02), Search(0.99, 0.1)
     critics = Trust(ways, (3.0, 2.9), (1.0, 0.9), (0.1, 0.1), 100, spread=4.0)
-    asked = critics.with_samples(torch.zeros(2))
+    asked = critics.with_imitation(torch.zeros(2))
     assert asked.to_try() == 1
     # Surely a gain, and 40 % of the spread: not surely 40 % of it.
     assert asked.with_search(1, torch.tensor([1.2, 2.1])).best == ways[1]
@@ -409,7 +442,7 @@ def test_what_the_model_alone_finds_large_is_the_mildest_search() -> None:
 def test_any_search_may_be_large_in_a_model_of_afterstates() -> None:
     """Critics find that one action, and then those of the log, gain nothing."""
     critics = Trust((FIRST, SECOND), (3.0, -0.1), (-1.0, -0.2), (0.1, 0.1), 100, spread=4.0)
-    modeled = critics.with_samples(torch.zeros(2))
+    modeled = critics.with_imitation(torch.zeros(2))
     assert (modeled.acts_by, modeled.to_try()) == ("imitation", None)
     foreseen = dataclasses.replace(modeled, foresees=True)
     assert foreseen.to_try() == 1  # the best one by each discount, the best first
@@ -430,7 +463,7 @@ def test_a_model_of_states_knows_what_follows() -> None:
     """Critics confirm 30 % by the first discount: without a model they do not."""
     trust = Trust((FIRST, SECOND), (1.0, 0.06), (0.3, 0.06), (0.001, 0.001), 100, spread=1.0)
     assert (trust.are_judged, trust.acts_by) == ((True, False), "imitation")
-    modeled = trust.with_samples(torch.zeros(2))
+    modeled = trust.with_imitation(torch.zeros(2))
     assert (modeled.best, modeled.acts_by, modeled.to_try()) == (SECOND, "search", 1)
     assert with_next(modeled, 1.0, 1.1).acts_by == "search"
     assert with_next(modeled, -1.0, 1.1).acts_by == "imitation"
@@ -475,7 +508,7 @@ def test_a_confirmed_search_of_little_yields_to_one_that_the_model_surely_prefer
     long, short = Search(0.99, 0.1), Search(0.0, 0.1)
     figures = (4.0, 0.6), (2.0, 0.6), (0.02, 0.01)
     trust = Trust((long, short), *figures, 100, spread=20.0)
-    trust = dataclasses.replace(trust.with_samples(torch.zeros(2)), is_sequential=True)
+    trust = dataclasses.replace(trust.with_imitation(torch.zeros(2)), is_sequential=True)
     alone = trust.with_search(1, torch.tensor([3.0, 3.2]))
     assert (alone.acts_by, alone.best, alone.to_try()) == ("search", short, 0)
     both = alone.with_search(0, torch.tensor([9.0, 9.2]))
@@ -636,21 +669,27 @@ def may_work(partial: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
     return torch.ones(len(partial), N, 2, dtype=torch.bool, device=state.device)
 
 
-def test_policies_start_where_episodes_do_and_act_no_longer_than_these() -> None:
+def test_policies_start_where_episodes_do_and_anywhere_and_act_no_longer_than_these() -> None:
     buffer = machines(20)  # of 40 steps each
     model = StateModel(N, VectorEncoderFactory([8]), [2] * N)
     index = torch.randperm(buffer.transition_count)
     starts, n_steps = model.starts(buffer, index, 0.0)
     assert len(starts) == 16 * PARTS
-    assert sorted(starts[:20].tolist()) == list(range(0, 800, 40))
+    first, anywhere = starts[0::2], starts[1::2]
+    assert sorted(first[:20].tolist()) == list(range(0, 800, 40))
+    assert (first[20:] % 40 == 1).all()  # there are no more first ones
+    assert anywhere.tolist() == [i for i in index.tolist() if i % 40 <= 20][:32]
     assert (n_steps == 40 - starts % 40).all()
-    assert n_steps.tolist() == sorted(n_steps.tolist(), reverse=True)
     counts = [len(model.starts(buffer, index, n)[0]) // PARTS for n in (66.0, 200.0, 1e6)]
     assert counts == [16, 8, 6]
     long = machines(5, 100)
     starts, n_steps = model.starts(long, torch.randperm(500), 0.0)
-    assert sorted(starts[:5].tolist()) == [0, 100, 200, 300, 400]
-    assert (n_steps == STEPS).all()  # nor does any other start near the limit
+    assert sorted(starts[:10:2].tolist()) == [0, 100, 200, 300, 400]
+    assert (n_steps[0::2] == STEPS).all()  # nor does any other start near the limit
+    assert ((n_steps[1::2] >= STEPS // 2) & (n_steps[1::2] <= STEPS)).all()
+    assert (starts[1::2] % 100).max() > 60
+    few = machines(1, 5)
+    assert len(model.starts(few, torch.randperm(5), 0.0)[0]) == 6
     model.ends.fill_(True)
     starts, n_steps = model.starts(buffer, index, 0.0)
     assert starts.tolist() == index[:64].tolist()
@@ -759,8 +798,8 @@ def test_more_states_are_looked_at_where_it_is_not_sure_that_a_gain_is_one() -> 
 def test_samples_that_surely_return_less_in_the_model_do_not_act() -> None:
     trust = Trust((FIRST,), (1.0,), (0.1,), (0.01,), 100, 0.0, 1.0, -0.5, 0.1)
     assert trust.acts_by == "samples"  # as the critics say
-    assert trust.with_samples(torch.tensor([-1.0, -1.1])).acts_by == "imitation"
-    assert trust.with_samples(torch.tensor([-1.0, 0.9])).acts_by == "samples"
+    assert trust.with_imitation(torch.tensor([-1.0, -1.1])).acts_by == "imitation"
+    assert trust.with_imitation(torch.tensor([-1.0, 0.9])).acts_by == "samples"
     sure = dataclasses.replace(trust, likeliest_gain=0.5)
-    assert sure.with_samples(torch.tensor([1.0, 1.1])).acts_by == "samples"
-    assert sure.with_samples(torch.tensor([-1.0, -1.1])).acts_by == "imitation"
+    assert sure.with_imitation(torch.tensor([1.0, 1.1])).acts_by == "samples"
+    assert sure.with_imitation(torch.tensor([-1.0, -1.1])).acts_by == "imitation"

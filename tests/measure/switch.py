@@ -23,18 +23,9 @@ from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.files.results import write_csv
 from spin_d3rlpy.files.yaml_settings import check_name
 from spin_d3rlpy.search.trust import Trust
-from tests.measure.final_tasks import FINAL_TASKS
-from tests.measure.fresh_tasks import FRESH_TASKS
-from tests.measure.further_tasks import FURTHER_TASKS
-from tests.measure.held_out_tasks import HELD_OUT_TASKS
-from tests.measure.later_tasks import LATER_TASKS
-from tests.measure.newest_tasks import NEWEST_TASKS
-from tests.measure.switch_tasks import DESIGN_TASKS, Task, logged, returns
-from tests.measure.unseen_tasks import UNSEEN_TASKS
+from tests.measure.tasks import TASKS, Task, logged, returns
 
 SINGLE_STEPS = 500  # that each policy is played for where a decision is an episode
-TASKS = DESIGN_TASKS | FRESH_TASKS | LATER_TASKS | UNSEEN_TASKS | FURTHER_TASKS
-TASKS |= NEWEST_TASKS | HELD_OUT_TASKS | FINAL_TASKS
 FIRST_EPISODE = 10_000  # seed of the episodes that are played
 
 

@@ -504,15 +504,15 @@ class IDQLImpl(ActorCriticImpl):
             return model.play(act, *starts[part], gamma, self._rewards_of_places)
 
         @functools.cache
-        def of_imitation(part: int) -> torch.Tensor:
-            return play(lambda x: self._likeliest(x, rule), part).returns
+        def of_imitation(part: int) -> Played:
+            return play(lambda x: self._likeliest(x, rule), part)
 
         def gains(act: Callable[[torch.Tensor], torch.Tensor]) -> tuple[torch.Tensor, float]:
             """From more states as long as it is not sure that a gain is one."""
             found, beyond = torch.empty(0, device=x.device), torch.empty(0, device=x.device)
             for part in range(len(starts)):
                 played = play(act, part)
-                found = torch.cat([found, played.returns - of_imitation(part)])
+                found = torch.cat([found, played.returns - of_imitation(part).returns])
                 beyond = torch.cat([beyond, played.beyond])
                 mean, error = mean_and_error(found.double())
                 if mean <= 0.0 or mean > SURE_IN_MODEL * error:
@@ -539,8 +539,8 @@ class IDQLImpl(ActorCriticImpl):
             more, error = mean_and_error((of_bolder[:n] - of_milder[:n]).double())
             return more > error
 
-        samples = gains(lambda x: self._draw_candidates(x, 1, False, rule)[0])
-        trust = trust.with_samples(samples[0])
+        of_samples, _ = gains(lambda x: self._draw_candidates(x, 1, False, rule)[0])
+        trust = trust.with_imitation(of_samples, float(of_imitation(0).beyond.mean()))
         while (number := trust.to_try()) is not None:
             milder = trust.milder_than(number)
             if milder is not None and not (trust.foresees and returns_more(number, milder)):
