@@ -92,7 +92,8 @@ class MLPConfig:
         width: of each hidden layer.
         n_layers: number of hidden layers.
         value_codes: whether the first layer also sees, one-hot, which of the values that recur in
-            the data a column has (`asm.value_codes`). Not of images.
+            the data a column has, and how far it is between their quantiles (`asm.value_codes`).
+            Not of images.
     """
 
     width: int = 256

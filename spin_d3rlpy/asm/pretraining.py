@@ -216,7 +216,7 @@ class Pretraining:
         self._objective.train()
 
     def _fit_value_codes(self) -> None:
-        """Tells the model which values recur, if it is to know and nobody told it."""
+        """Tells the model which values columns have, if it is to know and nobody told it."""
         codes, device = self._asm.value_codes, self._asm.device
         if codes is None:
             return
@@ -225,7 +225,7 @@ class Pretraining:
                 torch.manual_seed(0)
                 x, _ = self._source.sample_observations_and_actions(FITTED_ROWS)
             codes.fit(self._scaled(x))
-        codes.weight.requires_grad_(codes.is_used)  # what is in no step is not to be trained
+        codes.train_used()
 
     def update(self, number: int, progress: float) -> Metrics:
         """Makes a step, and checks whether the model overfits.
