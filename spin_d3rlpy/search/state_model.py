@@ -100,6 +100,22 @@ def episode_of(buffer: DeviceReplayBuffer, index: torch.Tensor) -> torch.Tensor:
     return torch.searchsorted(buffer.episode_starts, index, right=True) - 1
 
 
+def _steps_left(buffer: DeviceReplayBuffer, index: torch.Tensor) -> torch.Tensor:
+    """Returns how many steps policies act for from these ones, `(B,)`: no longer than episodes."""
+    ends = buffer.episode_starts[episode_of(buffer, index) + 1]
+    return (ends - index).clamp(max=STEPS)
+
+
+def _earliest(
+    buffer: DeviceReplayBuffer, index: torch.Tensor, n: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns up to n steps where episodes start, else where most are left, and how many are."""
+    left = _steps_left(buffer, index)
+    is_first = torch.isin(index, buffer.episode_starts)
+    order = (left + STEPS * is_first).argsort(descending=True, stable=True)[:n]
+    return index[order], left[order]
+
+
 class Transitions(NamedTuple):
     """Transitions as a model of states learns from them.
 
@@ -398,14 +414,26 @@ class StateModel(nn.Module):
         n = PARTS * max(LEAST_STARTS, min(MOST_STARTS, by_moves))
         if self.has_ends:
             return index[:n], torch.full_like(index[:n], STEPS)
-        bounds, episode = buffer.episode_starts, episode_of(buffer, index)
-        left = (bounds[episode + 1] - index).clamp(max=STEPS)
-        is_first = index == bounds[episode]
-        earliest = (left + STEPS * is_first).argsort(descending=True, stable=True)[: n // 2]
-        anywhere = (2 * left >= left.max()).nonzero()[: n // 2, 0]
-        n_pairs = min(len(earliest), len(anywhere))
-        order = torch.stack([earliest[:n_pairs], anywhere[:n_pairs]], 1).flatten()
-        return index[order], left[order]
+        first, of_first = _earliest(buffer, index, n // 2)
+        left = _steps_left(buffer, index)
+        far = index[2 * left >= left.max()][: n // 2]
+        n_pairs = min(len(first), len(far))
+        starts = torch.stack([first[:n_pairs], far[:n_pairs]], 1).flatten()
+        n_steps = torch.stack([of_first[:n_pairs], _steps_left(buffer, far[:n_pairs])], 1).flatten()
+        return starts, n_steps
+
+    def starts_of_log(
+        self, buffer: DeviceReplayBuffer, index: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns the same for logged actions, whose returns are compared with each other.
+
+        So all start where episodes do: of others, those return more that have longer to go, which
+        any model tells.
+        """
+        n = PARTS * MOST_STARTS
+        if self.has_ends:
+            return index[:n], torch.full_like(index[:n], STEPS)
+        return _earliest(buffer, index, n)
 
     @torch.no_grad()
     def play(

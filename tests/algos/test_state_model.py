@@ -690,10 +690,15 @@ def test_policies_start_where_episodes_do_and_anywhere_and_act_no_longer_than_th
     assert (starts[1::2] % 100).max() > 60
     few = machines(1, 5)
     assert len(model.starts(few, torch.randperm(5), 0.0)[0]) == 6
+    # Those who start late have less to be paid, which any model tells.
+    starts, n_steps = model.starts_of_log(buffer, index)
+    assert sorted(starts[:20].tolist()) == list(range(0, 800, 40))
+    assert (starts[20:] % 40 <= 3).all()
+    assert (n_steps == 40 - starts % 40).all()
     model.ends.fill_(True)
-    starts, n_steps = model.starts(buffer, index, 0.0)
-    assert starts.tolist() == index[:64].tolist()
-    assert (n_steps == STEPS).all()
+    for starts, n_steps in (model.starts(buffer, index, 0.0), model.starts_of_log(buffer, index)):
+        assert starts.tolist() == index[:64].tolist()
+        assert (n_steps == STEPS).all()
 
 
 def test_a_policy_is_paid_for_the_steps_that_it_acts_for() -> None:

@@ -259,7 +259,8 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
             model, told = impl.state_model, self._told_by_model(held_out)
             if model is not None and told >= self._least_told(model):
                 starts, n_steps = model.starts(held_out, index, n_moves)
-                trust = self._with_model(trust, held_out, told, starts, n_steps)
+                of_log = model.starts_of_log(held_out, index)
+                trust = self._with_model(trust, held_out, told, *of_log)
                 trust = impl.compare_in_model(trust, self._held_out_states(starts)[0], n_steps)
         impl.trust_critics(trust)
         LOG.info("Critics on held-out episodes", trust=str(trust))
@@ -304,7 +305,7 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
             trust: in critics.
             held_out: transitions.
             told: share of their rewards that it tells.
-            starts: of policies in the model, as `StateModel.starts` has them.
+            starts: of logged actions, as `StateModel.starts_of_log` has them.
             n_steps: the same.
         """
         model, gamma = self.require_built().state_model, self._config.gamma
