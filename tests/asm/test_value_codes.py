@@ -70,7 +70,8 @@ def of_values(codes: ValueCodes, x: torch.Tensor) -> torch.Tensor:
     """Returns what codes of values add, without ramps."""
     with torch.no_grad():
         codes.ramp_weight.zero_()
-    return codes(x)
+    added: torch.Tensor = codes(x)
+    return added
 
 
 def test_each_value_of_columns_with_three_to_nine_adds_its_weights() -> None:
