@@ -872,6 +872,7 @@ class Trust:
         return f"; in the data a slot has {self.alternatives:.2f} likely choices{of_all}"
 
 
+# What `TrustSwitch` keeps of it; types are strings here, as annotations are not evaluated.
 _BY_SEARCH = [field for field in dataclasses.fields(Trust) if field.type == "tuple[float, ...]"]
 _OF_POLICY = [
     field for field in dataclasses.fields(Trust) if field.type in ("int", "float", "bool")

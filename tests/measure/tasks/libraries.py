@@ -17,9 +17,15 @@ from typing import Any, ClassVar
 import gymnasium
 import numpy as np
 import torch
-from gymnasium.spaces import Box, MultiDiscrete
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
 
 from tests.measure.tasks.base import Floats, Ints, Task, by_name
+
+
+def noisy(task: Task, actions: Ints, share: float) -> Ints:
+    """Returns actions of which each slot's is random by chance, of slots of unlike sizes."""
+    noise = np.stack([task.rng.integers(0, k, task.n) for k in task.nvec], 1)
+    return np.where(task.rng.random(noise.shape) < share, noise, actions)
 
 
 class City(gymnasium.Env[Any, Any]):
@@ -110,8 +116,7 @@ class Cologne(Task):
         return self.best
 
     def log(self) -> Ints:
-        noise = np.stack([self.rng.integers(0, k, self.n) for k in self.nvec], 1)
-        return np.where(self.rng.random((self.n, 8)) < 0.5, noise, self.best)
+        return noisy(self, self.best, 0.5)
 
 
 class Team(Task):
@@ -213,8 +218,7 @@ class Sequential(Task):
         return np.stack([env.rule() for env in self.all[: self.n]])
 
     def log(self) -> Ints:
-        noise = np.stack([self.rng.integers(0, k, self.n) for k in self.nvec], 1)
-        return np.where(self.rng.random(noise.shape) < self.share, noise, self.rule())
+        return noisy(self, self.rule(), self.share)
 
 
 class _Forest:
@@ -291,7 +295,7 @@ class _Hunt:
 
 
 class Pursuit(Sequential):
-    """Eight pursuers surround evaders in a maze, each sees 7 x 7 cells (SISL)."""
+    """Eight pursuers catch evaders in a maze, two at a time, each sees 7 x 7 cells (SISL)."""
 
     nvec, horizon, episodes = [5] * 8, 100, 200
 
@@ -306,7 +310,9 @@ class _Planned:
         import pyRDDLGym
 
         self.env: Any = pyRDDLGym.make(problem, instance)
-        self.names, self.levels = list(self.env.action_space), levels
+        self.levels = levels
+        spaces = self.env.action_space.items()
+        self.kinds = {name: int if isinstance(s, Discrete) else float for name, s in spaces}
         constants = self.env.model.ground_vars_with_values(self.env.model.non_fluents)
         self.constants = {key: np.asarray(value) for key, value in constants.items()}
 
@@ -322,11 +328,8 @@ class _Planned:
         self._see(self.env.reset(seed=seed)[0])
 
     def step(self, action: Ints) -> tuple[float, bool]:
-        chosen = [levels[a] for levels, a in zip(self.levels, action, strict=True)]
-        values = {
-            name: int(value) if "Discrete" in str(self.env.action_space[name]) else float(value)
-            for name, value in zip(self.names, chosen, strict=True)
-        }
+        of_slots = zip(self.kinds.items(), self.levels, action, strict=True)
+        values = {name: kind(levels[a]) for (name, kind), levels, a in of_slots}
         seen, reward, ends, _, _ = self.env.step(values)
         self._see(seen)
         return float(reward), bool(ends)
