@@ -319,13 +319,44 @@ def test_a_search_that_gains_nothing_in_the_model_does_not_act() -> None:
 
 
 def test_what_the_model_does_not_tell_of_rewards_it_can_be_wrong_by() -> None:
-    half_told = dataclasses.replace(tried(), spread=4.0, untold=0.49)
-    assert with_next(half_told, 1.95, 2.05).best == FIRST
-    less_told = dataclasses.replace(tried(), spread=4.0, untold=0.51)
-    assert with_next(less_told, 1.95, 2.05).has_failed == (True, False)
-    none = with_next(with_next(less_told, 1.95, 2.05), 0.45, 0.55)
+    """Where it tells half of them, three standard errors have to be six."""
+    untold = dataclasses.replace(tried(), spread=4.0, untold=0.5)
+    assert with_next(untold, 0.6, 0.8).best == FIRST
+    less_sure = with_next(untold, 0.5, 0.9)
+    assert less_sure.has_failed == (True, False)
+    none = with_next(less_sure, 0.4, 0.8)
     assert none.acts_by == "imitation"
-    assert "+2 +- 0.04 more than imitation (expected 2, as this model tells 49% of" in str(none)
+    assert "+0.7 +- 0.1 more than imitation (expected 0.85, as this model tells 50% of" in str(none)
+    told = dataclasses.replace(untold, untold=0.0)
+    assert with_next(told, 0.5, 0.9).best == FIRST
+    nothing_told = dataclasses.replace(untold, untold=1.5)
+    assert with_next(nothing_told, 0.6, 0.8).has_failed == (True, False)
+    assert with_next(nothing_told, -0.9, -0.7).has_failed == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("share", "change", "gain", "acts"),
+    [
+        (0.76, 1.2, 0.3, True),
+        (0.74, 1.2, 0.3, False),  # critics confirm too little
+        (0.76, 1.3, 0.3, False),  # it is bold
+        (0.76, 1.2, 0.2, False),  # the model is not sure
+    ],
+)
+def test_critics_may_confirm_less_of_a_mild_search_that_gains_in_the_model(
+    share: float, change: float, gain: float, acts: bool
+) -> None:
+    """Of a gain that is small against what returns differ by, as a city's signals have them."""
+    figures = (0.03, 0.03), (1e-4, 0.03 * share), (1e-3, 1e-4)
+    searches = Search(0.99, 0.1), SECOND
+    trust = Trust(searches, *figures, 100, spread=1.0, changes=(change, change))
+    trust = trust.with_imitation(torch.zeros(2))
+    assert trust.acts_by == "imitation"
+    is_asked = share > 0.75 and change < 1.25
+    assert trust.to_try() == (1 if is_asked else None)
+    tried_there = trust.with_search(1, torch.tensor([gain - 0.1, gain + 0.1]))
+    assert (tried_there.acts_by == "search") is acts
+    assert ("changes 1.20 times as many slots as samples do" in str(tried_there)) is acts
 
 
 def test_a_gain_that_is_large_in_the_model_acts_though_critics_confirm_a_part() -> None:
