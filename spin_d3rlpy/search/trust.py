@@ -839,7 +839,7 @@ class Trust:
             )
         if self.untold == ALL_UNTOLD:
             return f"{more}, but this model returns more than was logged for logged actions, too"
-        is_less_sure = 0.0 < gain - SURE_IN_MODEL * error and not self._gain_in_model[best]
+        is_less_sure = gain - SURE_IN_MODEL * error > 0.0 and not self._gain_in_model[best]
         if is_less_sure and self.untold < 1.0:  # why it does not act
             least = SURE_IN_MODEL * error / (1.0 - self.untold)
             told = f"this model tells {1.0 - self.untold:.0%} of held-out rewards"
