@@ -82,7 +82,7 @@ def _policy_changes(policy: str) -> dict[str, Any]:
 def _tuned_policy(kind: str, objective: type[Any]) -> dict[str, Any]:
     pretraining = _pretraining()
     if _acts_by_search(objective):
-        pretraining = _pretraining(budget_share=0.4, overfitting_dropout=0.5)
+        pretraining = _pretraining(budget_share=0.4, unweighted_share=0.5, overfitting_dropout=0.5)
     mlp = MLPConfig(value_codes=_acts_by_search(objective))
     sizes = AutoregressiveConfig(state_width=128, action_width=16, lstm_width=128, n_layers=1)
     return {

@@ -67,6 +67,9 @@ class PretrainingConfig:
         lr_warmup: share of the updates in which the learning rate first rises from 0.
         ema_decay: if above 0, the final model is an exponential moving average of the weights with
             this decay.
+        unweighted_share: share of the training, from its start, in which an algorithm draws all
+            trajectories alike, before its `trajectory_weights` count: few good ones are soon known
+            by heart, and all of them teach what states mean.
         budget_share: share of the seconds in timed training.
         max_updates: stops earlier than `n_epochs` if given.
         checkpoint_interval: epochs between saved models.
@@ -100,6 +103,7 @@ class PretrainingConfig:
     lr_schedule: ScheduleName = "constant"
     lr_warmup: float = 0.0
     ema_decay: float = 0.0
+    unweighted_share: float = 0.0
     budget_share: float = 0.5
     max_updates: int | None = None
     checkpoint_interval: int = 10
@@ -176,6 +180,7 @@ class Pretraining:
         run: says whether several processes train and whether steps are recorded.
         transform: of observations (an observation scaler).
         unseen: rows by which it is noticed that the model overfits.
+        first_source: in place of `source` for the first `unweighted_share` of the training.
 
     Attributes:
         optimizer: of the model and of what the objective adds to it.
@@ -193,8 +198,12 @@ class Pretraining:
         run: Run,
         transform: Callable[[torch.Tensor], torch.Tensor] | None = None,
         unseen: StateActionSource | None = None,
+        first_source: StateActionSource | None = None,
     ) -> None:
-        self._asm, self._source, self._config, self._run = asm, source, config, run
+        self._asm, self._config, self._run = asm, config, run
+        self._source, self._later_source = source, source
+        if first_source is not None and config.unweighted_share:
+            self._source = first_source
         self._transform = transform
         self._precision: Precision = config.precision or "float32"
         self.batch_size = asm.rows_per_update(config.batch_size)
@@ -237,7 +246,10 @@ class Pretraining:
         Returns:
             Scalars on the device, which the next call may overwrite.
         """
-        if self._step is None:  # a recording keeps the dropout that it was made with
+        is_later = progress >= self._config.unweighted_share
+        if is_later and self._source is not self._later_source:
+            self._source, self._step = self._later_source, None
+        if self._step is None:  # a recording keeps the dropout and source that it was made with
             self._restore_rates()
             if self._check is not None and self._check.is_to_drop_out:
                 drop_out(self._asm, self._config.overfitting_dropout)
@@ -303,6 +315,7 @@ def pretrain(
     held_out: StateActionSource | None = None,
     unseen: StateActionSource | None = None,
     on_row: Callable[[Row, Path | None], None] | None = None,
+    first_source: StateActionSource | None = None,
 ) -> list[Row]:
     """Trains `asm` in place by the config's objective and leaves it in evaluation mode.
 
@@ -321,7 +334,7 @@ def pretrain(
     if config.patience is not None and held_out is None:
         raise ValueError("patience needs held_out data.")
     keep_freed_memory()
-    training = Pretraining(asm, source, config, run, transform, unseen)
+    training = Pretraining(asm, source, config, run, transform, unseen, first_source)
     batch_size, average = training.batch_size, training.average
     epoch_steps = math.ceil(source.transition_count / batch_size)
     loop = Loop(

@@ -139,6 +139,7 @@ class PretrainASM(Stage):
             validation,
             context.held_out or validation,
             save,
+            source.unweighted() if source.is_weighted else None,
         )
         return StageResult(rows, asm)
 

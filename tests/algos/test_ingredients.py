@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -18,12 +19,15 @@ from spin_d3rlpy import SPINIDQL, SPINIQL, FactoredBC, FactoredIQL, load_policy,
 from spin_d3rlpy.algos.actor_critic import weights_of_sample_size
 from spin_d3rlpy.algos.recipes import RECIPES, Recipe, recipe_fields
 from spin_d3rlpy.asm import MLPConfig, PretrainingConfig
+from spin_d3rlpy.asm.objectives.masked import MaskedActionModeling
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.buffer.weights import TrajectoryWeights
+from spin_d3rlpy.policies import SPINJoint
 from tests.algos.problems import (
     ALGORITHMS,
     NVEC,
     OBSERVATION_SIZE,
+    TINY,
     each_algorithm,
     new_algorithm,
     random_buffer,
@@ -244,3 +248,25 @@ def test_policies_learn_from_their_own_batch() -> None:
     for batch in seen:
         assert len(batch.actions) == 33
         assert np.isin(batch.rows.numpy(), rows.numpy()).all()
+
+
+def test_structure_models_learn_from_all_trajectories_before_the_best() -> None:
+    """Every other step of the pre-training sees the best trajectory alone."""
+    buffer = random_buffer()
+    best = int(buffer.returns().argmax())
+    rows_of_best = buffer.observation_index[slice(*buffer.episode_starts[best : best + 2])]
+    known = {tuple(x.tolist()) for x in buffer.observations_at(rows_of_best)}
+    weights = TrajectoryWeights(temperature=1e-3, min_episodes=1.0)
+    config = PretrainingConfig(batch_size=64, max_updates=4, unweighted_share=0.5)
+    policy = SPINJoint(transformer=TINY, pretraining=config)
+    algo = SPINIDQL(policy=policy, trajectory_weights=weights)
+    are_of_best = []
+    gradients = MaskedActionModeling.add_gradients
+
+    def add_gradients(self: Any, observations: torch.Tensor, *others: Any) -> Any:
+        are_of_best.append({tuple(x.tolist()) for x in observations} <= known)
+        return gradients(self, observations, *others)
+
+    with mock.patch.object(MaskedActionModeling, "add_gradients", add_gradients):
+        algo.fit(buffer, n_steps=1, show_progress=False, logger_adapter=NoopAdapterFactory())
+    assert are_of_best == [False, False, True, True]

@@ -57,6 +57,17 @@ def test_epochs_are_ceil_n_over_batch_updates() -> None:
     assert epochs[-1]["samples"] == 64 * 3 * per_epoch
 
 
+@pytest.mark.parametrize(("share", "n_alike"), [(0.0, 0), (0.5, 5), (1.0, 10)])
+def test_trajectories_are_drawn_alike_before_their_weights_count(
+    share: float, n_alike: int
+) -> None:
+    alike, weighted = CoupledActions(), CoupledActions()
+    config = PretrainingConfig(max_updates=10, batch_size=8, unweighted_share=share)
+    asm, run = ActionStructureModel(5, [3, 3], SMALL), Run(show_progress=False)
+    pretrain(asm, weighted, config, run, first_source=alike)
+    assert (len(alike.requests), len(weighted.requests)) == (n_alike, 10 - n_alike)
+
+
 def test_no_epochs_leave_the_model_as_it_was() -> None:
     asm = ActionStructureModel(5, [3, 3], SMALL)
     before = {k: v.clone() for k, v in asm.state_dict().items()}
