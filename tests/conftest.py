@@ -62,6 +62,22 @@ def brief_tests_of_critics() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def few_states_in_tests_of_critics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests of critics look at the fewest states, where only that they are made counts."""
+    from spin_d3rlpy.search import trust  # after the graphics back-end is chosen
+
+    monkeypatch.setattr(trust, "MOST_STATES", trust.LEAST_STATES)
+
+
+@pytest.fixture
+def short_probes_of_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few updates ask whether data tell the next state, where they do not in any case."""
+    from spin_d3rlpy.search import state_model  # after the graphics back-end is chosen
+
+    monkeypatch.setattr(state_model, "PROBE_UPDATES", 5)
+
+
 def _draws(**variables: str) -> bool:
     """Whether dm_control can draw, asked in a process of its own.
 

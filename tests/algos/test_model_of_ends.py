@@ -27,6 +27,7 @@ from spin_d3rlpy.search.state_model import (
 from spin_d3rlpy.search.trust import Search, Trust, TrustSwitch
 from spin_d3rlpy.training.loop import Run
 
+pytestmark = pytest.mark.usefixtures("brief_tests_of_critics", "short_probes_of_states")
 QUIET: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
 BOLD, MILD, SHORT = Search(0.99, 0.02), Search(0.99, 0.1), Search(0.0, 0.1)
 LENGTH = 40
@@ -60,11 +61,11 @@ def walks(n: int = 400) -> DeviceReplayBuffer:
     return DeviceReplayBuffer(stack_episodes(episodes, [len(e.rewards) for e in episodes], [3, 3]))
 
 
-def learned(buffer: DeviceReplayBuffer, is_apart: bool) -> StateModel:
+def learned(buffer: DeviceReplayBuffer, is_apart: bool, n_updates: int) -> StateModel:
     torch.manual_seed(0)
     factory = VectorEncoderFactory(hidden_units=[64], use_layer_norm=True)
     model = StateModel(buffer.observation_size, factory, buffer.nvec)
-    learn(model, buffer, 1500, Run(show_progress=False), tells_last_apart=is_apart)
+    learn(model, buffer, n_updates, Run(show_progress=False), tells_last_apart=is_apart)
     return model
 
 
@@ -74,7 +75,7 @@ def always(actions: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
 
 def test_it_tells_crashes_from_goals() -> None:
     training, held_out = walks().split(0.2)
-    model, blended = learned(training, True), learned(training, False)
+    model, blended = (learned(training, is_apart, 1000) for is_apart in (True, False))
     told, of_blended = share_of_rewards(model, held_out), share_of_rewards(blended, held_out)
     assert told > 0.9
     assert of_blended < 0.8  # a few large ends are most of what there is to tell
@@ -101,7 +102,7 @@ def test_it_tells_crashes_from_goals() -> None:
 
 def test_what_the_log_returned_counts_until_an_episode_ends() -> None:
     buffer = walks(50)
-    model = learned(buffer, True)
+    model = learned(buffer, True, 1)
     starts = buffer.episode_starts[:-1]
     lengths = buffer.episode_starts.diff()
     logged = returns_of_logged_actions(model, buffer, starts, torch.full_like(starts, 64), 1.0)
@@ -115,7 +116,7 @@ def test_where_all_other_steps_return_the_same_there_is_nothing_to_believe() -> 
     paid = torch.where(buffer.terminals.bool(), buffer.rewards, -0.1)
     constant = buffer.with_rewards(paid)
     assert (can_tell_rewards(buffer), can_tell_rewards(constant)) == (True, False)
-    assert share_of_rewards(learned(constant, True), constant) == 0.0
+    assert share_of_rewards(learned(constant, True, 1), constant) == 0.0
 
 
 def fitted() -> SPINIDQL:

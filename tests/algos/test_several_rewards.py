@@ -31,6 +31,7 @@ from spin_envs import FlatActions
 from tests.algos.problems import TINY
 from tests.exported_files import exported_actions
 
+pytestmark = pytest.mark.usefixtures("brief_tests_of_critics")
 NVEC = [3, 2, 2]
 QUIET: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
 

@@ -21,6 +21,7 @@ from spin_d3rlpy.search.standstill import standstill
 from spin_d3rlpy.search.trust import Search, Trust, measure_trust
 from tests.exported_files import exported_actions
 
+pytestmark = pytest.mark.usefixtures("brief_tests_of_critics", "short_probes_of_states")
 LENGTH = 40
 REST = [1, 1]  # does nothing
 
