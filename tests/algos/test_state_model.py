@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import itertools
@@ -39,6 +40,7 @@ from spin_d3rlpy.training.overfitting import OverfittingCheck
 from spin_envs import ActionLayout
 
 QUIET: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
+few_states = pytest.mark.usefixtures("few_states_in_tests_of_critics")
 N = 3  # machines
 FIRST, SECOND = Search(0.99, 0.02), Search(0.0, 0.02)
 
@@ -186,6 +188,16 @@ def test_a_number_that_never_varied_is_as_usual() -> None:
     assert (played.beyond == 0.0).all()
 
 
+@functools.cache
+def run_with_a_model() -> SPINIDQL:
+    """Returns an algorithm that learned what follows, and little else; tests take copies."""
+    algo = algorithm(state_model_updates=200, batch_size=32)
+    algo.config.policy.pretraining.max_updates = 5
+    algo.fit(machines(100), n_steps=2, n_steps_per_epoch=2, **QUIET)
+    return algo
+
+
+@few_states
 def test_a_model_that_does_not_tell_held_out_rewards_is_not_believed() -> None:
     training, held_out = machines(100).split(0.2)
     model = modeled(training)
@@ -193,9 +205,7 @@ def test_a_model_that_does_not_tell_held_out_rewards_is_not_believed() -> None:
     by_chance = held_out.with_rewards(torch.randn(held_out.transition_count))
     assert share_of_rewards(model, by_chance) < 0.0
 
-    algo = algorithm(state_model_updates=200, batch_size=32)
-    algo.config.policy.pretraining.max_updates = 5
-    algo.fit(machines(100), n_steps=2, n_steps_per_epoch=2, **QUIET)
+    algo = copy.deepcopy(run_with_a_model())
     assert algo.trust is not None
     assert algo.trust.has_model
     unseen = algo._held_out
@@ -217,11 +227,10 @@ def test_a_model_that_does_not_tell_held_out_rewards_is_not_believed() -> None:
     assert (algo.trust.stays, algo.trust.is_trap) == (1.0, False)
 
 
+@few_states
 def test_no_search_acts_by_a_model_that_returns_more_for_logged_actions_than_was_logged() -> None:
     """As of goods that arrive later: it found a gain by a search that loses."""
-    algo = algorithm(state_model_updates=200, batch_size=32)
-    algo.config.policy.pretraining.max_updates = 5
-    algo.fit(machines(100), n_steps=2, n_steps_per_epoch=2, **QUIET)
+    algo = copy.deepcopy(run_with_a_model())
     unseen, impl = algo._held_out, algo.impl
     assert unseen is not None
     assert impl is not None
@@ -248,6 +257,7 @@ def test_no_search_acts_by_a_model_that_returns_more_for_logged_actions_than_was
     assert none.with_imitation(torch.tensor([9.0, 9.1])).acts_by == "samples"
 
 
+@few_states
 def test_a_model_that_tells_what_logged_actions_return_foresees(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -257,9 +267,7 @@ def test_a_model_that_tells_what_logged_actions_return_foresees(
     assert LoggedReturns(2.0 - paid, paid).share_told == pytest.approx(-3.0)
     assert LoggedReturns(paid, torch.ones(4)).share_told < 0.0  # nothing there to tell
 
-    algo = algorithm(state_model_updates=200, batch_size=32)
-    algo.config.policy.pretraining.max_updates = 5
-    algo.fit(machines(100), n_steps=2, n_steps_per_epoch=2, **QUIET)
+    algo = copy.deepcopy(run_with_a_model())
     for told, foresees in ((0.59, False), (0.61, True)):
         monkeypatch.setattr(LoggedReturns, "share_told", told)
         algo.test_critics()
@@ -416,12 +424,11 @@ def test_samples_imitate_where_most_likely_actions_lead_where_the_data_have_not_
     assert switch.trust == beyond
 
 
+@few_states
 @pytest.mark.parametrize("likeliest", [0, 1])
 def test_it_is_measured_where_most_likely_actions_lead(likeliest: int) -> None:
     """The log maintains what is worn, as one of two actions does."""
-    algo = algorithm(state_model_updates=300)
-    algo.config.policy.pretraining.max_updates = 5
-    algo.fit(machines(), n_steps=2, n_steps_per_epoch=2, **QUIET)
+    algo = copy.deepcopy(run_with_a_model())
     impl = algo.impl
     assert impl is not None
     impl._likeliest = lambda x, rule: torch.full((len(x), N), likeliest)  # type: ignore[method-assign]
@@ -619,6 +626,7 @@ def test_critics_of_distributions_do_not_wear_machines_out() -> None:
     assert returned["auto"] > 0.95 * returned["never"], returned
 
 
+@few_states
 @pytest.mark.parametrize("stage", ["state_model", "training"])
 def test_a_killed_run_resumes_with_the_same_model(
     stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -666,6 +674,8 @@ def test_a_killed_run_resumes_with_the_same_model(
             assert torch.equal(one, other)
 
 
+@few_states
+@pytest.mark.usefixtures("short_probes_of_states")
 @pytest.mark.parametrize("reason", ["masks", "rules of states", "ends"])
 def test_there_is_no_model_where_policies_cannot_be_tried(reason: str) -> None:
     buffer, fields = machines(20), {}
@@ -741,6 +751,7 @@ def test_a_policy_is_paid_for_the_steps_that_it_acts_for() -> None:
     assert torch.allclose(mixed, torch.stack(by_length))
 
 
+@few_states
 def test_without_a_search_the_best_candidate_is_tried() -> None:
     d3rlpy.seed(0)
     algo = FactoredIDQL(recipe="tuned", search_sweeps=0, state_model_updates=50, batch_size=32)
@@ -772,6 +783,7 @@ def two_by_one_discount() -> Trust:
     return Trust(searches, gains, gains, (0.01,) * 3, 100, spread=1.0)
 
 
+@few_states
 def test_the_bolder_of_two_searches_is_tried_only_where_the_milder_gains_nothing() -> None:
     impl, trust = barely_trained().impl, two_by_one_discount()
     bold, mild, _ = trust.searches
@@ -791,6 +803,7 @@ def test_the_bolder_of_two_searches_is_tried_only_where_the_milder_gains_nothing
     assert unsure.milder_than(0) is None  # critics do not confirm it
 
 
+@few_states
 def test_where_the_model_foresees_the_bolder_search_acts_if_it_returns_more() -> None:
     impl = barely_trained().impl
     trust = dataclasses.replace(two_by_one_discount(), foresees=True)
@@ -809,6 +822,7 @@ def test_where_the_model_foresees_the_bolder_search_acts_if_it_returns_more() ->
             assert (compared.best, compared.acts_by) == (best, "search"), of_bold
 
 
+@few_states
 def test_more_states_are_looked_at_where_it_is_not_sure_that_a_gain_is_one() -> None:
     impl = barely_trained().impl
     trust = Trust((Search(0.0, 0.1),), (1.0,), (1.0,), (0.01,), 100, spread=1.0)
