@@ -294,11 +294,11 @@ def test_its_search_acts_from_an_exported_file(
 
 def test_a_killed_run_resumes_bit_for_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(idql, "MOST_PASSES", 0.3)  # 7 of 8 steps
-    monkeypatch.setattr(state_model, "PROBE_UPDATES", 300)
+    monkeypatch.setattr(state_model, "PROBE_UPDATES", 200)
     buffer = walks()
 
-    def fitted(**kept: Any) -> Any:
-        algo = algorithm(state_model_updates=8)
+    def fitted(afterstates: bool | str = "auto", **kept: Any) -> Any:
+        algo = algorithm(state_model_updates=8, afterstates=afterstates)
         algo.config.policy.pretraining.max_updates = 4
         algo.fit(buffer, n_steps=8, n_steps_per_epoch=4, **kept, **QUIET)
         return algo
@@ -311,7 +311,7 @@ def test_a_killed_run_resumes_bit_for_bit(tmp_path: Path, monkeypatch: pytest.Mo
             raise KeyboardInterrupt
         return loss(*arguments)
 
-    whole = fitted()
+    whole = fitted(afterstates=True)  # as the data decide otherwise
     with mock.patch.object(JointCritic, "loss", die), pytest.raises(KeyboardInterrupt):
         fitted(**kept)
     again = fitted(**kept, resume=True)

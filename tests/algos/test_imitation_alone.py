@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import itertools
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,27 @@ def out_of_reach(answer: bool) -> Any:
     return mock.patch.object(Trust, "_is_far", return_value=answer)
 
 
+@functools.cache
+def going_on() -> Any:
+    """A run whose critics know what pays; tests leave it as it is."""
+    return fitted()
+
+
+@functools.cache
+def given_up() -> tuple[Any, list[float]]:
+    """A run that gave its critics up, and how far each update of its pre-training was.
+
+    Tests leave it as it is.
+    """
+    update = Pretraining.update
+    with (
+        out_of_reach(True),
+        mock.patch.object(Pretraining, "update", autospec=True, side_effect=update) as made,
+    ):
+        algo = fitted()
+    return algo, [call.args[1] for call in made.call_args_list]
+
+
 def networks(algo: Any) -> list[torch.Tensor]:
     modules = algo.impl.modules.get_torch_modules()
     return [value for module in modules.values() for value in module.state_dict().values()]
@@ -132,35 +154,26 @@ def test_searches_are_out_of_reach_if_others_confirm_little_of_every_gain() -> N
 
 
 def test_critics_out_of_reach_leave_their_time_to_the_structure_model() -> None:
-    update = Pretraining.update
-    with (
-        out_of_reach(True),
-        mock.patch.object(Pretraining, "update", autospec=True, side_effect=update) as made,
-    ):
-        algo = fitted()
+    algo, numbers = given_up()
     assert has_given_up(algo)
-    numbers = [call.args[1] for call in made.call_args_list]
     first, rest = numbers[: numbers.index(1, 1)], numbers[numbers.index(1, 1) :]
     # 40 % of the seconds, then what is left after a third of the others.
     assert len(rest) / len(first) == pytest.approx(1.05, abs=0.15)
     assert has_one_model(algo)
-    assert "critic_loss" in algo.update(log().sample_transition_batch(32))  # after the run
-    copy.deepcopy(algo)  # nothing of the run is kept
+    copied = copy.deepcopy(algo)  # nothing of the run is kept
+    assert "critic_loss" in copied.update(log().sample_transition_batch(32))  # after the run
 
 
 def test_more_pretraining_predicts_choices_better() -> None:
     buffer = log()
     x = buffer.observations_at(buffer.observation_index).numpy()
-    with out_of_reach(False):
-        before = fitted()
-    with out_of_reach(True):
-        after = fitted()
-    scores = [algo.support(x, buffer.actions.numpy()).mean() for algo in (before, after)]
+    runs = going_on(), given_up()[0]
+    scores = [algo.support(x, buffer.actions.numpy()).mean() for algo in runs]
     assert scores[1] > scores[0] + 0.02
 
 
 def test_critics_that_know_what_pays_go_on() -> None:
-    assert not has_given_up(fitted())
+    assert not has_given_up(going_on())
 
 
 @pytest.mark.parametrize("is_trap", [False, True])
@@ -248,10 +261,10 @@ def test_a_search_that_always_acts_keeps_its_critics() -> None:
 
 
 def test_a_model_that_was_given_stays_what_it_is() -> None:
+    model = copy.deepcopy(given_up()[0].asm)
+    assert isinstance(model, ActionStructureModel)
+    before = [value.clone() for value in model.state_dict().values()]
     with out_of_reach(True):
-        model = fitted().asm
-        assert isinstance(model, ActionStructureModel)
-        before = [value.clone() for value in model.state_dict().values()]
         algo = fitted(fields={"asm": model})
     assert not has_given_up(algo)
     for one, two in zip(before, algo.asm.state_dict().values(), strict=True):
@@ -279,10 +292,13 @@ def test_a_killed_run_resumes_bit_for_bit(tmp_path: Path) -> None:
             raise KeyboardInterrupt
         return update(*arguments)
 
-    with out_of_reach(True):
-        whole = fitted()
-        with mock.patch.object(Pretraining, "update", die), pytest.raises(KeyboardInterrupt):
-            fitted(**kept)
+    whole, _ = given_up()
+    with (
+        out_of_reach(True),
+        mock.patch.object(Pretraining, "update", die),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        fitted(**kept)
     with out_of_reach(False):  # what was decided stays
         again = fitted(**kept, resume=True)
     assert has_given_up(again)
