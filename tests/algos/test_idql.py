@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -55,10 +56,10 @@ def two_modes(n: int = 4000) -> DeviceReplayBuffer:
     return DeviceReplayBuffer(data)
 
 
-def trained(algo_class: Any, buffer: DeviceReplayBuffer, **fields: Any) -> Any:
+def trained(algo_class: Any, buffer: DeviceReplayBuffer, n_steps: int = 300, **fields: Any) -> Any:
     torch.manual_seed(0)
     algo = new_algorithm(algo_class, batch_size=64, critic_learning_rate=3e-3, **fields)
-    algo.fit(buffer, n_steps=300, **QUIET)
+    algo.fit(buffer, n_steps=n_steps, **QUIET)
     return algo
 
 
@@ -69,17 +70,23 @@ def joint_fields() -> dict[str, Any]:
     return {"architecture": "mlp", "mlp": MLPConfig(width=32), "pretraining": config}
 
 
+@functools.cache
+def best_of_sixteen() -> Any:
+    """An algorithm that takes the best of 16 samples; tests leave it as it is."""
+    return trained(SPINIDQL, two_modes(), n_action_samples=16, joint_critic=True, **joint_fields())
+
+
 @pytest.mark.parametrize("joint_critic", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_choices_that_go_together_are_sampled_together(joint_critic: bool) -> None:
     buffer = two_modes()
     fields = {**joint_fields(), "joint_critic": joint_critic}
-    algo = trained(SPINIDQL, buffer, n_action_samples=1, **fields)
+    algo = trained(SPINIDQL, buffer, 10, n_action_samples=1, **fields)  # pre-training tells
     states = buffer.observations[:500].numpy()
     sampled = algo.sample_action(states)
     agree = (sampled[:, 0] == sampled[:, 1]).mean()
     assert 0.85 < agree < 0.95  # as in the data
     assert 0.3 < sampled[:, 0].mean() < 0.7  # both of the good actions
-    product = trained(FactoredIDQL, buffer, n_action_samples=1, actor_learning_rate=3e-3)
+    product = trained(FactoredIDQL, buffer, 100, n_action_samples=1, actor_learning_rate=3e-3)
     sampled = product.sample_action(states)
     assert 0.3 < (sampled[:, 0] == sampled[:, 1]).mean() < 0.7
 
@@ -98,8 +105,7 @@ def test_other_policies_propose_and_the_critics_choose(algo_class: Any) -> None:
 
 
 def test_a_joint_critic_values_what_no_sum_of_parts_does() -> None:
-    buffer = two_modes()
-    joint = trained(SPINIDQL, buffer, n_action_samples=16, joint_critic=True, **joint_fields())
+    buffer, joint = two_modes(), best_of_sixteen()
     states = buffer.observations[:200].numpy()
     values = [
         joint.predict_value(states, np.tile(action, (200, 1))).mean()
@@ -216,7 +222,7 @@ def test_objectives_that_train_their_policy_refuse_it() -> None:
 @pytest.mark.slow
 def test_a_student_learns_the_chosen_actions(tmp_path: Path) -> None:
     buffer = two_modes()
-    teacher = trained(SPINIDQL, buffer, n_action_samples=16, joint_critic=True, **joint_fields())
+    teacher = best_of_sixteen()
     taught = relabel(buffer, teacher)
     states = buffer.observations[buffer.observation_index].numpy()
     assert np.array_equal(taught.actions[:50].numpy(), teacher.predict(states[:50]))
@@ -272,8 +278,7 @@ def test_a_student_of_a_rule_abiding_teacher_keeps_the_rule_if_asked_to(algo_cla
 
 
 def test_conditions_that_were_not_in_the_data_are_kept() -> None:
-    buffer = two_modes()
-    algo = trained(SPINIDQL, buffer, n_action_samples=16, joint_critic=True, **joint_fields())
+    buffer, algo = two_modes(), best_of_sixteen()
     states = buffer.observations[:100].numpy()
     given = np.tile([-1, 1], (100, 1))
     assert (algo.predict_with(states, given) == [1, 1]).all()  # the later slot decides the first

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import signal
 from collections.abc import Callable, Iterator
@@ -47,6 +48,14 @@ from tests.algos.runs import (
 from tests.subprocesses import run_processes
 
 
+@functools.cache
+def whole_run(algo_class: Any, **fields: Any) -> dict[str, Any]:
+    """The outcome of a run that nothing stopped, which tests leave as it is."""
+    seed(1)
+    algo = make(algo_class, **fields)
+    return outcome(algo, fit(algo, None))
+
+
 @pytest.mark.parametrize("stop", [1, 3, 4, 5, 8, 11])
 @pytest.mark.parametrize(
     "algo_class", [SPINIQL, FactoredAWAC, AutoregressiveBCQ, DecQNIQL], ids=lambda a: a.__name__
@@ -54,9 +63,7 @@ from tests.subprocesses import run_processes
 def test_a_crashed_run_ends_like_an_uninterrupted_one(
     algo_class: Any, stop: int, tmp_path: Path
 ) -> None:
-    seed(1)
-    whole = make(algo_class)
-    expected = outcome(whole, fit(whole, None))
+    expected = whole_run(algo_class)
     seed(1)
     with pytest.raises(CrashError):
         fit(make(algo_class), tmp_path, callback=crash_at(stop))
@@ -88,9 +95,7 @@ def test_schedules_scalers_and_logs_within_epochs_go_on(strategy: Any, tmp_path:
 @pytest.mark.parametrize("stop", [2, 5, 9])
 def test_a_run_with_cached_features_goes_on(stop: int, tmp_path: Path) -> None:
     fields: dict[str, Any] = {"train_queries": False, "cache_features": True}
-    seed(1)
-    whole = make(SPINIQL, **fields)
-    expected = outcome(whole, fit(whole, None))
+    expected = whole_run(SPINIQL, **fields)
     seed(1)
     with pytest.raises(CrashError):
         fit(make(SPINIQL, **fields), tmp_path, callback=crash_at(stop))
@@ -122,6 +127,26 @@ TUNED_CASES: list[Any] = [
 ]
 
 
+def tuned_run(
+    algo_class: Any,
+    seconds: float | None,
+    clock: Callable[[], Callable[[], float]],
+    folder: Path | None = None,
+    callback: Any = None,
+) -> dict[str, Any]:
+    """The outcome of a run by the tuned recipe."""
+    budget = None if seconds is None else Budget(seconds, clock())
+    algo = make_tuned(algo_class)
+    return outcome(algo, fit(algo, folder, callback=callback, seconds=budget))
+
+
+@functools.cache
+def whole_tuned_run(algo_class: Any, *budget: Any) -> dict[str, Any]:
+    """The outcome of one that nothing stopped, which tests leave as it is."""
+    seed(1)
+    return tuned_run(algo_class, *budget)
+
+
 @pytest.mark.parametrize(("algo_class", "stage", "stop", "seconds", "clock"), TUNED_CASES)
 def test_a_tuned_run_goes_on_in_every_stage(
     algo_class: Any,
@@ -133,14 +158,7 @@ def test_a_tuned_run_goes_on_in_every_stage(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The recipe averages weights in pre-training and in the policy's training."""
-
-    def trained(folder: Path | None, callback: Any = None) -> dict[str, Any]:
-        budget = None if seconds is None else Budget(seconds, clock())
-        algo = make_tuned(algo_class)
-        return outcome(algo, fit(algo, folder, callback=callback, seconds=budget))
-
-    seed(1)
-    expected = trained(None)
+    expected = whole_tuned_run(algo_class, seconds, clock)
     seed(1)
     with monkeypatch.context() as patches:
         if stage == "pretraining":
@@ -148,10 +166,11 @@ def test_a_tuned_run_goes_on_in_every_stage(
         elif stage == "distillation":
             crash_in(distillation, "backward", stop, patches)
         with pytest.raises(CrashError):
-            trained(tmp_path, crash_at(stop) if stage == "policy" else None)
+            callback = crash_at(stop) if stage == "policy" else None
+            tuned_run(algo_class, seconds, clock, tmp_path, callback)
     # Before the first checkpoint a run starts from its own seed.
     seed(99 if any(tmp_path.glob("*.ckpt")) else 1)
-    assert_equal(expected, trained(tmp_path))
+    assert_equal(expected, tuned_run(algo_class, seconds, clock, tmp_path))
 
 
 def test_a_finished_run_is_not_repeated_and_can_be_made_longer(tmp_path: Path) -> None:

@@ -243,6 +243,7 @@ def test_the_recipe_has_them_where_a_structure_model_acts(kind: Any, has_codes: 
     FactoredIDQL(recipe="tuned")  # has no structure model
 
 
+@pytest.mark.usefixtures("few_states_in_tests_of_critics", "short_probes_of_states")
 @pytest.mark.parametrize("extension", ["pt", pytest.param("onnx", marks=pytest.mark.slow)])
 def test_exported_files_have_them(extension: str, tmp_path: Path) -> None:
     x, actions = Levels().sample_observations_and_actions(400)
@@ -256,7 +257,7 @@ def test_exported_files_have_them(extension: str, tmp_path: Path) -> None:
         episode="episode",
         nvec=NVEC,
     )
-    algo: Any = SPINIDQL(recipe="tuned", search="never", batch_size=32)
+    algo: Any = SPINIDQL(recipe="tuned", search="never", batch_size=32, state_model_updates=5)
     algo.config.policy.pretraining.max_updates = 60
     algo.fit(data, n_steps=1, logger_adapter=NoopAdapterFactory(), show_progress=False)
     assert algo.policy.asm.value_codes.columns.tolist() == [0]

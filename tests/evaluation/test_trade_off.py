@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -244,16 +245,19 @@ def test_a_weighting_s_policy_is_measured() -> None:
     assert point.estimates["harm"].gain.value < -0.1
 
 
-@pytest.fixture
-def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "datasets"))
-    save_dataset(log(400), "shop/log-v0")
-    return tmp_path
+@pytest.fixture(scope="module")
+def _shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A dataset of which 90 episodes are held out."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MINARI_DATASETS_PATH", str(tmp_path_factory.mktemp("datasets")))
+        save_dataset(log(300), "shop/log-v0")
+        yield
 
 
-def test_the_command_writes_page_curve_and_policy_and_resumes(shop: Path) -> None:
+@pytest.mark.usefixtures("_shop")
+def test_the_command_writes_page_curve_and_policy_and_resumes(tmp_path: Path) -> None:
     command = ["tradeoff", "shop/log-v0", "--rewards", "gain,-harm", "--limit", "harm <= 2"]
-    command += ["--seconds", "1", "--points", "3", "--steps", "10", "--out", str(shop / "out")]
+    command += ["--seconds", "1", "--points", "3", "--steps", "10", "--out", str(tmp_path / "out")]
     command += ["--no-progress", "--json", "--clock", "ops"]
     first = CliRunner().invoke(app, command)
     assert first.exit_code == 0, first.output
@@ -271,17 +275,26 @@ def test_the_command_writes_page_curve_and_policy_and_resumes(shop: Path) -> Non
     assert "holds a curve with seed=0, expected 1" in str(other.exception)
 
 
-def test_a_log_of_few_episodes_is_refused_before_the_training(shop: Path) -> None:
+@pytest.mark.usefixtures("_shop")
+def test_a_log_of_few_episodes_is_refused_before_the_training(tmp_path: Path) -> None:
     save_dataset(log(90), "shop/small-v0")
-    command = ["tradeoff", "shop/small-v0", "--rewards", "gain,-harm", "--out", str(shop / "out")]
+    command = [
+        "tradeoff",
+        "shop/small-v0",
+        "--rewards",
+        "gain,-harm",
+        "--out",
+        str(tmp_path / "out"),
+    ]
     error = CliRunner().invoke(app, command).exception
     assert "Expected 80 episodes or more to estimate from, got 27" in str(error)
-    assert not (shop / "out").exists()
+    assert not (tmp_path / "out").exists()
 
 
-def test_a_log_without_these_rewards_is_refused(shop: Path) -> None:
+@pytest.mark.usefixtures("_shop")
+def test_a_log_without_these_rewards_is_refused(tmp_path: Path) -> None:
     for rewards, message in (("gain,-harms", "got 'harms'"), ("gain", "two rewards or more")):
-        command = ["tradeoff", "shop/log-v0", "--rewards", rewards, "--out", str(shop / "out")]
+        command = ["tradeoff", "shop/log-v0", "--rewards", rewards, "--out", str(tmp_path / "out")]
         error = CliRunner().invoke(app, command).exception
         assert message in str(error)
-        assert not (shop / "out").exists()
+        assert not (tmp_path / "out").exists()
