@@ -18,6 +18,7 @@ import PIL.Image
 import pytest
 
 import spin_d3rlpy.demo.run
+import spin_envs.dispatch
 from spin_d3rlpy import SPINIDQL, SPINIQL, DeviceReplayBuffer, load_dataset, load_policy
 from spin_d3rlpy.asm import PretrainingConfig, TransformerConfig
 from spin_d3rlpy.data import parse_name
@@ -52,6 +53,7 @@ def _quick() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(spin_d3rlpy.demo.run, "_in_background", lambda *_: nullcontext(Mock()))
         patch.setattr(spin_d3rlpy.demo.run, "FINAL_EPISODES", 2)
+        patch.setattr(spin_envs.dispatch, "COORDINATION_EPISODE_STEPS", 10)
         patch.setattr(spin_d3rlpy.demo.run, "draw_map", partial(draw_map, frames=4))
         yield
 
@@ -151,8 +153,8 @@ def test_an_interrupted_demo_keeps_what_is_trained(
 
 
 def test_fit_takes_a_name_a_minari_dataset_and_a_buffer() -> None:
-    name = parse_name("spin/cheetah-run-b3/medium-expert-v0", 4_000).name
-    buffer, env = load_dataset("spin/cheetah-run-b3/medium-expert-v0", size=4_000, progress=False)
+    name = parse_name("spin/cheetah-run-b3/medium-expert-v0", 2_000).name
+    buffer, env = load_dataset("spin/cheetah-run-b3/medium-expert-v0", size=2_000, progress=False)
     outcomes = []
     for dataset in (name, minari.load_dataset(name), buffer):
         d3rlpy.seed(0)

@@ -16,7 +16,9 @@ import torch
 
 from tests.subprocesses import ROOT, import_path
 
-pytestmark = pytest.mark.usefixtures("short_episodes", "brief_tests_of_critics")
+pytestmark = pytest.mark.usefixtures(
+    "short_episodes", "brief_tests_of_critics", "short_probes_of_states"
+)
 SIZE = ["--size", "3000"]
 SMALL = "spin/dispatch-n5/medium-expert-v0"
 STEPS = [*SIZE, "--pretraining-updates", "2", "--steps", "2"]

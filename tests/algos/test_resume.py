@@ -165,8 +165,8 @@ def test_a_tuned_run_goes_on_in_every_stage(
             crash_in(AnyOrderActionModeling, "add_gradients", stop, patches)
         elif stage == "distillation":
             crash_in(distillation, "backward", stop, patches)
+        callback = crash_at(stop) if stage == "policy" else None
         with pytest.raises(CrashError):
-            callback = crash_at(stop) if stage == "policy" else None
             tuned_run(algo_class, seconds, clock, tmp_path, callback)
     # Before the first checkpoint a run starts from its own seed.
     seed(99 if any(tmp_path.glob("*.ckpt")) else 1)

@@ -763,7 +763,7 @@ def test_data_that_never_tried_anything_else_are_named(capsys: Any) -> None:
     assert "likely choices" in str(algo.trust)
     capsys.readouterr()
     same = buffer.with_actions((buffer.observations_at(buffer.observation_index)[:, :2] > 0) * 1)
-    pretraining = PretrainingConfig(max_updates=300, batch_size=256, learning_rate=1e-2)
+    pretraining = PretrainingConfig(max_updates=150, batch_size=256, learning_rate=1e-2)
     algo = new_algorithm(SPINIDQL, **search_fields(SPINIDQL) | {"pretraining": pretraining})
     algo.fit(same, n_steps=2, n_steps_per_epoch=2, **QUIET)
     assert algo.trust is not None

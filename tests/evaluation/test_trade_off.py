@@ -59,7 +59,7 @@ def always(first: int) -> Any:
 
 def test_each_reward_of_a_policy_is_estimated() -> None:
     first = 2
-    found = estimate_by_halves(log(), always(first), n_steps=80)
+    found = estimate_by_halves(log(), always(first), n_steps=50)
     for name, true, logged in (("gain", first, 1.0), ("harm", first**2 / 4.0, 5.0 / 12.0)):
         estimate = found[name]
         assert estimate.is_answered
