@@ -56,7 +56,9 @@ def two_modes(n: int = 4000) -> DeviceReplayBuffer:
     return DeviceReplayBuffer(data)
 
 
-def trained(algo_class: Any, buffer: DeviceReplayBuffer, n_steps: int = 300, **fields: Any) -> Any:
+def trained(
+    algo_class: Any, buffer: DeviceReplayBuffer, n_steps: int = 300, /, **fields: Any
+) -> Any:
     torch.manual_seed(0)
     algo = new_algorithm(algo_class, batch_size=64, critic_learning_rate=3e-3, **fields)
     algo.fit(buffer, n_steps=n_steps, **QUIET)
