@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable
 from pathlib import Path
@@ -224,7 +225,7 @@ def test_objectives_that_train_their_policy_refuse_it() -> None:
 @pytest.mark.slow
 def test_a_student_learns_the_chosen_actions(tmp_path: Path) -> None:
     buffer = two_modes()
-    teacher = best_of_sixteen()
+    teacher = copy.deepcopy(best_of_sixteen())
     taught = relabel(buffer, teacher)
     states = buffer.observations[buffer.observation_index].numpy()
     assert np.array_equal(taught.actions[:50].numpy(), teacher.predict(states[:50]))

@@ -19,7 +19,6 @@ from spin_d3rlpy.training import overfitting
 from spin_d3rlpy.training.loop import Run
 from tests.algos.problems import TINY
 
-pytestmark = pytest.mark.usefixtures("few_states_in_tests_of_critics")
 NVEC = [3, 2, 2]
 QUIET: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
 STEPS = 500  # errors rise in the first half
