@@ -489,7 +489,7 @@ def can_foresee(
         buffer: transitions. One episode cannot tell, nor can single decisions.
         transform: observation scaler.
     """
-    if buffer.size() < 2 or bool((buffer.terminals == 1.0).all()):
+    if buffer.size() < 2 or not buffer.is_sequential:
         return False
     scale = transform or (lambda observations: observations)
     training, test = buffer.split(TESTED_SHARE)
