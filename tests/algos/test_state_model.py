@@ -489,12 +489,20 @@ def test_any_search_may_be_large_in_a_model_of_afterstates() -> None:
     less = with_next(foreseen, 0.18, 0.22)  # than half of the spread, and surely more than nothing
     assert (less.acts_by, less.best) == ("search", SECOND)
     assert with_next(foreseen, -0.1, 0.3).acts_by == "imitation"
-    # By a model of its own, next to critics of actions, 5 % of the spread.
-    other = dataclasses.replace(foreseen, untold=0.01)
+    # By a model of its own, next to critics of actions, 5 % of the spread if they confirm half.
+    other = dataclasses.replace(foreseen, untold=0.01, promised=(3.0, 0.4), confirmed=(-1.0, 0.2))
     refused = with_next(other, 0.18, 0.2)
     assert refused.acts_by == "imitation"
     assert "5% of the standard deviation of returns (expected 5% where less" in str(refused)
     assert with_next(other, 0.2, 0.22).acts_by == "search"
+    # Else 40 %.
+    for confirmed, promised in ((0.199, 0.4), (-0.1, -0.4)):
+        figures: dict[str, Any] = {"promised": (3.0, promised), "confirmed": (-1.0, confirmed)}
+        doubted = dataclasses.replace(other, **figures)
+        refused = with_next(doubted, 1.58, 1.6)
+        assert refused.acts_by == "imitation"
+        assert "40% of the standard deviation of returns (expected 40% where" in str(refused)
+        assert with_next(doubted, 1.6, 1.62).acts_by == "search"
 
 
 def test_a_model_of_states_knows_what_follows() -> None:
@@ -534,7 +542,7 @@ def test_the_model_decides_where_critics_leave_it_open() -> None:
         assert with_next(trust, 1.9, 2.1).acts_by == "search"
         assert with_next(trust, -0.1, 0.1).acts_by == "imitation"
     assert dataclasses.replace(noisy, confirmed=confirmed).to_try() is None  # nor do others agree
-    clear = dataclasses.replace(base, confirmed=confirmed)  # 82 % by 1 %
+    clear = dataclasses.replace(base, confirmed=confirmed, changes=(2.0, 2.0))  # 82 % by 1 %
     less = dataclasses.replace(base, likeliest_gain=1.1)
     for trust in (clear, less):  # the same gain, a tenth of the spread, does not decide
         assert trust.acts_by == "imitation"
