@@ -103,6 +103,7 @@ RANGES: dict[str, str] = {
     "full_mask_share": _SHARE,
     "validation_share": _PROBABILITY,
     "budget_share": _SHARE,
+    "unweighted_share": _SHARE,
     "kl_weight": _AT_LEAST_0,
     "patience": _COUNT,
     "checkpoint_interval": _COUNT,
