@@ -335,6 +335,9 @@ def test_what_the_model_does_not_tell_of_rewards_it_can_be_wrong_by() -> None:
     none = with_next(less_sure, 0.4, 0.8)
     assert none.acts_by == "imitation"
     assert "+0.7 +- 0.1 more than imitation (expected 0.85, as this model tells 50% of" in str(none)
+    # Or the gain is half of what returns differ by.
+    assert with_next(untold, 1.5, 2.9).best == FIRST
+    assert with_next(untold, 1.2, 2.6).has_failed == (True, False)
     told = dataclasses.replace(untold, untold=0.0)
     assert with_next(told, 0.5, 0.9).best == FIRST
     nothing_told = dataclasses.replace(untold, untold=1.5)
