@@ -201,9 +201,8 @@ class Pretraining:
         first_source: StateActionSource | None = None,
     ) -> None:
         self._asm, self._config, self._run = asm, config, run
-        self._source, self._later_source = source, source
-        if first_source is not None and config.unweighted_share:
-            self._source = first_source
+        self._source = source if first_source is None else first_source
+        self._later_source = source
         self._transform = transform
         self._precision: Precision = config.precision or "float32"
         self.batch_size = asm.rows_per_update(config.batch_size)
