@@ -398,7 +398,7 @@ class Trust:
         decide whether 85 % is confirmed, whether it is a gain, or more than imitation's gain, that
         model does. (Critics of lanes agreed on a gain of 0.6, a hundredth of the spread, that was
         not surely one; in the model it was 45 +- 8, and 93 in truth.) So it does where 75 % is
-        confirmed of a search that changes hardly more than samples do.
+        confirmed, or may be, of a search that changes hardly more than samples do.
         """
         figures = zip(
             self._are_confirmed(0.0),
@@ -414,7 +414,7 @@ class Trust:
     @property
     def _may_be_confirmed(self) -> tuple[bool, ...]:
         """By search, whether critics leave it to the model of states."""
-        mild = zip(self._are_confirmed(0.0, LEAST_CONFIRMED_OF_MILD), self.changes, strict=True)
+        mild = zip(self._are_confirmed(2.0, LEAST_CONFIRMED_OF_MILD), self.changes, strict=True)
         are_mild = [is_one and change <= MOST_CHANGES for is_one, change in mild]
         return tuple(map(any, zip(self._are_confirmed(2.0), are_mild, strict=True)))
 
