@@ -545,8 +545,9 @@ def test_the_model_decides_where_critics_leave_it_open() -> None:
         assert (trust.acts_by, trust.to_try()) == ("imitation", 0)
         assert with_next(trust, 1.9, 2.1).acts_by == "search"
         assert with_next(trust, -0.1, 0.1).acts_by == "imitation"
-    assert dataclasses.replace(noisy, confirmed=confirmed).to_try() is None  # nor do others agree
-    clear = dataclasses.replace(base, confirmed=confirmed, changes=(2.0, 2.0))  # 82 % by 1 %
+    bold: dict[str, Any] = {"confirmed": confirmed, "changes": (2.0, 2.0)}
+    assert dataclasses.replace(noisy, **bold).to_try() is None  # nor do others agree
+    clear = dataclasses.replace(base, **bold)  # 82 % by 1 %
     less = dataclasses.replace(base, likeliest_gain=1.1)
     for trust in (clear, less):  # the same gain, a tenth of the spread, does not decide
         assert trust.acts_by == "imitation"
