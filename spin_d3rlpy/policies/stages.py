@@ -16,7 +16,7 @@ import torch
 
 from spin_d3rlpy.asm import ActionStructureModel, PretrainingConfig, pretrain, save_asm
 from spin_d3rlpy.asm.distillation import DistillationConfig, distill
-from spin_d3rlpy.data import DeviceReplayBuffer
+from spin_d3rlpy.data import DeviceReplayBuffer, TrajectoryWeights
 from spin_d3rlpy.fast.precision import Precision
 from spin_d3rlpy.policies.base import Policy
 from spin_d3rlpy.policies.features import (
@@ -139,7 +139,7 @@ class PretrainASM(Stage):
             validation,
             context.held_out or validation,
             save,
-            source.unweighted() if source.is_weighted else None,
+            source.for_imitation(TrajectoryWeights()) if source.is_weighted else None,
         )
         return StageResult(rows, asm)
 

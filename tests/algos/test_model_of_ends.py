@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import d3rlpy
 import numpy as np
@@ -19,6 +20,7 @@ from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.buffer.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.search.state_model import (
     StateModel,
+    can_foresee,
     can_tell_rewards,
     learn,
     returns_of_logged_actions,
@@ -163,6 +165,8 @@ def test_single_decisions_have_no_model(terminated: bool) -> None:
     assert algo.impl is not None
     assert algo.impl.state_model is not None
     assert not algo.impl.state_model.is_learned
+    no_probe = mock.Mock(side_effect=AssertionError)
+    assert not can_foresee(no_probe, buffer)
 
 
 def partly_confirmed(**fields: Any) -> Trust:

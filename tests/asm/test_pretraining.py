@@ -1,11 +1,18 @@
 from __future__ import annotations
 
 import math
+from unittest import mock
 
 import pytest
 import torch
 
-from spin_d3rlpy.asm import ActionStructureModel, PretrainingConfig, TransformerConfig, pretrain
+from spin_d3rlpy.asm import (
+    ActionStructureModel,
+    PretrainingConfig,
+    TransformerConfig,
+    pretrain,
+    pretraining,
+)
 from spin_d3rlpy.training.loop import Run
 
 SMALL = TransformerConfig(width=16, n_blocks=1, n_heads=2, head_hidden=16, dropout=0.0)
@@ -66,6 +73,18 @@ def test_trajectories_are_drawn_alike_before_their_weights_count(
     asm, run = ActionStructureModel(5, [3, 3], SMALL), Run(show_progress=False)
     pretrain(asm, weighted, config, run, first_source=alike)
     assert (len(alike.requests), len(weighted.requests)) == (n_alike, 10 - n_alike)
+
+
+@pytest.mark.parametrize(("first_source", "n"), [(CoupledActions(), 2), (None, 1)])
+def test_a_step_that_draws_from_another_source_is_recorded_anew(
+    first_source: CoupledActions | None, n: int
+) -> None:
+    config = PretrainingConfig(max_updates=10, batch_size=8, unweighted_share=0.5)
+    asm, run = ActionStructureModel(5, [3, 3], SMALL), Run(show_progress=False)
+    step_itself = mock.patch.object(pretraining, "recorded", side_effect=lambda step, *_: step)
+    with step_itself as recorded:
+        pretrain(asm, CoupledActions(), config, run, first_source=first_source)
+    assert recorded.call_count == n
 
 
 def test_no_epochs_leave_the_model_as_it_was() -> None:

@@ -348,10 +348,6 @@ class DeviceReplayBuffer(ReplayBufferBase):
         sampler = Sampler.of(self.stored, of_episodes, weights.critics, rows)
         return self._with(sampler=sampler)
 
-    def unweighted(self) -> DeviceReplayBuffer:
-        """Returns the same episodes, all drawn alike."""
-        return self._with()
-
     @property
     def is_weighted(self) -> bool:
         """Whether the policy's batches are drawn by trajectory weights (`for_imitation`)."""
