@@ -54,10 +54,14 @@ def brief_tests_of_critics() -> Iterator[None]:
 
     Policies that are hardly trained search for long.
     """
-    from spin_d3rlpy.search import state_model, trust  # after the graphics back-end is chosen
+    from spin_d3rlpy.search import (
+        agreement,
+        state_model,
+        trust,
+    )  # after the graphics back-end is chosen
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trust, "MOST_STATES", trust.LEAST_STATES)
+        patch.setattr(agreement, "MOST_STATES", trust.LEAST_STATES)
         patch.setattr(state_model, "STEPS", 4)
         yield
 
@@ -65,9 +69,9 @@ def brief_tests_of_critics() -> Iterator[None]:
 @pytest.fixture
 def few_states_in_tests_of_critics(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests of critics look at the fewest states, where only that they are made counts."""
-    from spin_d3rlpy.search import trust  # after the graphics back-end is chosen
+    from spin_d3rlpy.search import agreement, trust  # after the graphics back-end is chosen
 
-    monkeypatch.setattr(trust, "MOST_STATES", trust.LEAST_STATES)
+    monkeypatch.setattr(agreement, "MOST_STATES", trust.LEAST_STATES)
 
 
 @pytest.fixture

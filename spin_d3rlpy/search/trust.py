@@ -22,16 +22,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
 import torch
-from torch import nn
-
-from spin_d3rlpy.asm.decoding import Conditionals
 
 ActsBy = Literal["search", "imitation", "samples"]
-SearchMode = Literal["auto", "always", "never"]
 # Share of a search's gain. Critics also agree on what none of them knows: of the searches that the
 # careful gain chose, those with 66 to 80 % did harm, and those with 89 % or more paid.
 LEAST_CONFIRMED = 0.85
@@ -107,18 +103,10 @@ MOST_BEYOND_OF_LIKELIEST = 0.05
 # Standard errors there, too. Searches are tried in the same states, where what one gains more than
 # another is much surer than what each of them gains.
 LEVEL = 0.5
-LEAST_CHANCE = 1e-3  # share of slots: policies without chance change none
 NOT_TRIED = 1e30  # standard error of what was not measured; files hold finite numbers
 ANY_ROOM = 1e30  # it was not measured
 ALL_UNTOLD = 1e30  # of a model of states that is not believed, whatever a search gains in it
 LEAST_STATES = 32  # fewer do not tell
-FIRST_STATES = 64  # enough where no search is near the bound
-SECOND_STATES = 256  # where these look as if no search is in reach, and do not tell it surely
-MOST_STATES = 1024
-MOST_CHOICES = 5000  # slots times states: a search visits each
-# Moves of all states, which a search values in each round. Trained policies leave few; one that is
-# hardly trained leaves hundreds in a state, and nothing is to be known by valuing all of them.
-MOST_MOVES = 6400
 
 
 class Search(NamedTuple):
@@ -908,189 +896,13 @@ class Trust:
         return f"; in the data a slot has {self.alternatives:.2f} likely choices{of_all}"
 
 
-# What `TrustSwitch` keeps of it; types are strings here, as annotations are not evaluated.
-_BY_SEARCH = [field for field in dataclasses.fields(Trust) if field.type == "tuple[float, ...]"]
-_OF_POLICY = [
-    field for field in dataclasses.fields(Trust) if field.type in ("int", "float", "bool")
-]
-
-
-class TrustSwitch(nn.Module):
-    """Trust as part of an algorithm's networks, so that whatever saves them keeps it.
-
-    Args:
-        searches: as in `Trust`.
-        is_tested: whether critics are tested before they are trusted. Until then the policy acts
-            alone; critics that are never tested are trusted.
-    """
-
-    figures: torch.Tensor  # (., S): gammas, flexibilities, then what `Trust` has by search
-    of_policy: torch.Tensor  # (.,): its other numbers
-    is_measured: torch.Tensor  # (1,)
-
-    def __init__(self, searches: Sequence[Search], is_tested: bool = True) -> None:
-        super().__init__()
-        self._is_tested = is_tested
-        figures = torch.zeros(2 + len(_BY_SEARCH), len(searches), dtype=torch.float64)
-        figures[:2] = torch.tensor(searches, dtype=torch.float64).T
-        self.register_buffer("figures", figures)
-        self.register_buffer("of_policy", torch.zeros(len(_OF_POLICY), dtype=torch.float64))
-        self.register_buffer("is_measured", torch.zeros(1, dtype=torch.bool))
-
-    @property
-    def trust(self) -> Trust | None:
-        """What was measured last."""
-        if not self.is_measured:
-            return None
-        gammas, flexibilities, *by_search = map(tuple, self.figures.tolist())
-        fields: dict[str, Any] = {"searches": tuple(map(Search, gammas, flexibilities))}
-        fields |= zip([field.name for field in _BY_SEARCH], by_search, strict=True)
-        types = {"int": int, "float": float, "bool": bool}
-        for field, number in zip(_OF_POLICY, self.of_policy.tolist(), strict=True):
-            fields[field.name] = types[str(field.type)](number)
-        return Trust(**fields)
-
-    @trust.setter
-    def trust(self, trust: Trust) -> None:
-        rows = [*zip(*trust.searches, strict=True)]
-        rows += [getattr(trust, field.name) for field in _BY_SEARCH]
-        self.figures.copy_(torch.tensor(rows, dtype=torch.float64))
-        numbers = [float(getattr(trust, field.name)) for field in _OF_POLICY]
-        self.of_policy.copy_(torch.tensor(numbers, dtype=torch.float64))
-        self.is_measured.fill_(True)
-
-    def decide(self, mode: SearchMode = "auto") -> Search | None:
-        """Returns how to search, or None to imitate.
-
-        Args:
-            mode: `"auto"` as was measured; `"always"` by the best search, or the first one if
-                nothing was measured; `"never"` imitates.
-        """
-        trust = self.trust
-        first = Search(*self.figures[:2, 0].tolist())
-        if mode == "never":
-            return None
-        if mode == "always":
-            return first if trust is None else trust.best
-        if trust is None:
-            return None if self._is_tested else first
-        return trust.best if trust.acts_by == "search" else None
+def mean_and_error(of_states: torch.Tensor) -> tuple[float, float]:
+    """Returns the mean over states `(B,)` and its standard error."""
+    error = of_states.std(correction=0) / len(of_states) ** 0.5
+    return float(of_states.mean()), float(error)
 
 
 def untested(searches: Sequence[Search]) -> Trust:
     """Returns the trust in critics that could not be tested."""
     nothing = (0.0,) * len(searches)
     return Trust(tuple(searches), nothing, nothing, nothing, states=0)
-
-
-def count_alternatives(conditionals: Conditionals, actions: torch.Tensor) -> float:
-    """Returns the exponential of the mean entropy of a slot's choice in view of all others.
-
-    Args:
-        conditionals: of the policy.
-        actions: of the policy, `(B, N)`.
-    """
-    log_p = conditionals.given_others(actions).float().log_softmax(-1)
-    entropies = -torch.where(log_p.isfinite(), log_p.exp() * log_p, 0.0).sum(-1)
-    return float(entropies.mean().exp())
-
-
-def count_moves(
-    conditionals: Conditionals, actions: torch.Tensor, action_flexibility: float
-) -> float:
-    """Returns how many other likely choices the slots of a state have together, the mean.
-
-    Args:
-        conditionals: of the policy.
-        actions: of the policy, `(B, N)`.
-        action_flexibility: as in `Search`.
-    """
-    logits = conditionals.given_others(actions)
-    least = logits.amax(-1, keepdim=True) + math.log(action_flexibility)
-    return float((logits >= least).sum((1, 2)).double().mean()) - actions.shape[1]
-
-
-def states_to_look_at(n_slots: int, n_moves: float) -> int:
-    """Returns how many states `measure_trust` should be given.
-
-    Args:
-        n_slots: that a search visits in each.
-        n_moves: that it values in each, see `count_moves`.
-    """
-    by_moves = int(MOST_MOVES / max(1.0, n_moves))
-    return max(LEAST_STATES, min(MOST_STATES, MOST_CHOICES // n_slots, by_moves))
-
-
-@torch.no_grad()
-def measure_trust(
-    searches: Sequence[Search],
-    n_critics: int,
-    search: Callable[[int, Search], torch.Tensor],
-    values: Callable[[torch.Tensor], torch.Tensor],
-    own: torch.Tensor,
-    likeliest: torch.Tensor,
-    alternatives: float,
-    spread: float,
-) -> Trust:
-    """Measures by each critic's search how much of its gain the other critics confirm.
-
-    Args:
-        searches: ways to search (S).
-        n_critics: of the ensemble (E), 2 or more.
-        search: from the number of a critic and a way to search, the actions `(B, N)` that this
-            critic finds best.
-        values: from actions `(A, B, N)` their values by the first discount, `(E, A, B)`.
-        own: samples of the policy, `(A, B, N)`.
-        likeliest: actions of the policy, `(B, N)`.
-        alternatives: as in `Trust`.
-        spread: as in `Trust`.
-    """
-    of_own = values(own)
-    usual = of_own.mean(1)  # (E, B)
-    of_likeliest = (values(likeliest[None])[:, 0] - usual).mean(0).double()  # (B,)
-    by_chance = float((own != likeliest).double().mean())
-    promised, confirmed, errors, changes = [], [], [], []
-    for way in searches:
-        by_itself, by_others, changed = [], [], []
-        for critic in range(n_critics):
-            found = search(critic, way)
-            changed.append(float((found != likeliest).double().mean()))
-            gains = values(found[None])[:, 0] - usual  # (E, B)
-            by_itself.append(gains[critic])
-            by_others.append((gains.sum(0) - gains[critic]) / (n_critics - 1))
-        promised.append(float(torch.stack(by_itself).mean()))
-        mean, error = mean_and_error(torch.stack(by_others).mean(0).double())
-        confirmed.append(mean)
-        errors.append(error)
-        changes.append(sum(changed) / n_critics / max(by_chance, LEAST_CHANCE))
-    figures = tuple(promised), tuple(confirmed), tuple(errors)
-    of_policy = alternatives, spread, *mean_and_error(of_likeliest)
-    trust = Trust(tuple(searches), *figures, own.shape[1], *of_policy)
-    choice_promised, choice_confirmed, choice_error = _gain_of_choice(of_own)
-    return dataclasses.replace(
-        trust,
-        changes=tuple(changes),
-        choice_promised=choice_promised,
-        choice_confirmed=choice_confirmed,
-        choice_error=choice_error,
-    )
-
-
-def _gain_of_choice(values: torch.Tensor) -> tuple[float, float, float]:
-    """Returns what a critic gains by choosing among samples, and as others value it, with an error.
-
-    Args:
-        values: of samples by each critic, `(E, A, B)`.
-    """
-    n_critics = len(values)
-    picks = values.argmax(1).expand(n_critics, -1, -1)  # (E, E, B): by whom, in the second place
-    gains = values.gather(1, picks) - values.mean(1, keepdim=True)
-    by_itself = gains.diagonal().mean(1)  # (B,)
-    by_others = (gains.sum((0, 1)) / n_critics - by_itself) / (n_critics - 1)
-    return float(by_itself.mean()), *mean_and_error(by_others.double())
-
-
-def mean_and_error(of_states: torch.Tensor) -> tuple[float, float]:
-    """Returns the mean over states `(B,)` and its standard error."""
-    error = of_states.std(correction=0) / len(of_states) ** 0.5
-    return float(of_states.mean()), float(error)

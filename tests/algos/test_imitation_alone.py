@@ -23,8 +23,9 @@ from spin_d3rlpy.asm import ActionStructureModel, PretrainingConfig
 from spin_d3rlpy.asm.pretraining import Pretraining
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.policies.further_pretraining import FurtherPretraining
+from spin_d3rlpy.search.agreement import FIRST_STATES
 from spin_d3rlpy.search.standstill import Standstill
-from spin_d3rlpy.search.trust import FIRST_STATES, Search, Trust
+from spin_d3rlpy.search.trust import Search, Trust
 from spin_d3rlpy.training.budget import Budget
 from spin_d3rlpy.training.loop import Run
 from tests.algos.problems import TINY

@@ -26,7 +26,8 @@ from spin_d3rlpy.search.state_model import (
     returns_of_logged_actions,
     share_of_rewards,
 )
-from spin_d3rlpy.search.trust import Search, Trust, TrustSwitch
+from spin_d3rlpy.search.trust import Search, Trust
+from spin_d3rlpy.search.trust_switch import TrustSwitch
 from spin_d3rlpy.training.loop import Run
 
 pytestmark = pytest.mark.usefixtures("brief_tests_of_critics", "short_probes_of_states")

@@ -37,24 +37,15 @@ from spin_d3rlpy.data.buffer.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.data.buffer.weights import completed_returns, returns_to_go
 from spin_d3rlpy.data.coverage import NEARLY_DETERMINISTIC
 from spin_d3rlpy.nvec import SlotLayout
+from spin_d3rlpy.search import agreement, moves
 from spin_d3rlpy.search import deadline as deadline_module
-from spin_d3rlpy.search import moves
-from spin_d3rlpy.search import trust as trust_module
+from spin_d3rlpy.search.agreement import FIRST_STATES, count_moves, measure_trust, states_to_look_at
 from spin_d3rlpy.search.deadline import Deadline
 from spin_d3rlpy.search.moves import Conditions, improve
 from spin_d3rlpy.search.standstill import Standstill
 from spin_d3rlpy.search.starts import best_different, count_starts
-from spin_d3rlpy.search.trust import (
-    FIRST_STATES,
-    LEAST_STATES,
-    NOT_TRIED,
-    Search,
-    Trust,
-    TrustSwitch,
-    count_moves,
-    measure_trust,
-    states_to_look_at,
-)
+from spin_d3rlpy.search.trust import LEAST_STATES, NOT_TRIED, Search, Trust
+from spin_d3rlpy.search.trust_switch import TrustSwitch
 from spin_envs import ActionLayout
 from tests.algos.plain_search import ascend
 from tests.algos.problems import new_algorithm, tiny_fields
@@ -598,12 +589,12 @@ def test_trust_values_few_moves_where_a_policy_leaves_many(monkeypatch: pytest.M
         return values_of(values, actions, tried)
 
     monkeypatch.setattr(moves._Values, "changes", counted)
-    monkeypatch.setattr(trust_module, "MOST_MOVES", 4 * 40)  # two slots have two others each
+    monkeypatch.setattr(agreement, "MOST_MOVES", 4 * 40)  # two slots have two others each
     algo.fit(buffer, n_steps=1, n_steps_per_epoch=1, **QUIET)
     assert algo.trust is not None
     assert algo.trust.states == 40
     assert max(valued) == 3 * 4 * 40  # from three candidates
-    monkeypatch.setattr(trust_module, "MOST_MOVES", 4)
+    monkeypatch.setattr(agreement, "MOST_MOVES", 4)
     algo.test_critics()
     assert algo.trust.states == LEAST_STATES
 

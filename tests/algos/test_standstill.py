@@ -17,8 +17,9 @@ from spin_d3rlpy.critics.base import best_of
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.buffer.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.search import standstill as module
+from spin_d3rlpy.search.agreement import measure_trust
 from spin_d3rlpy.search.standstill import standstill
-from spin_d3rlpy.search.trust import Search, Trust, measure_trust
+from spin_d3rlpy.search.trust import Search, Trust
 from tests.exported_files import exported_actions
 
 pytestmark = pytest.mark.usefixtures("brief_tests_of_critics", "short_probes_of_states")

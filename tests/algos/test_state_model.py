@@ -34,7 +34,8 @@ from spin_d3rlpy.search.state_model import (
     returns_of_logged_actions,
     share_of_rewards,
 )
-from spin_d3rlpy.search.trust import ALL_UNTOLD, NOT_TRIED, Search, Trust, TrustSwitch
+from spin_d3rlpy.search.trust import ALL_UNTOLD, NOT_TRIED, Search, Trust
+from spin_d3rlpy.search.trust_switch import TrustSwitch
 from spin_d3rlpy.training.loop import Run
 from spin_d3rlpy.training.overfitting import OverfittingCheck
 from spin_envs import ActionLayout

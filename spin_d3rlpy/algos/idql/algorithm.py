@@ -40,6 +40,7 @@ from spin_d3rlpy.policies.further_pretraining import FurtherPretraining
 from spin_d3rlpy.policies.joint import JointPolicy
 from spin_d3rlpy.policies.stages import StageContext
 from spin_d3rlpy.search.afterstates import Afterstates
+from spin_d3rlpy.search.agreement import FIRST_STATES, SECOND_STATES, states_to_look_at
 from spin_d3rlpy.search.alike_choices import warn_of_alike_choices
 from spin_d3rlpy.search.standstill import Standstill, standstill
 from spin_d3rlpy.search.state_model import (
@@ -53,17 +54,8 @@ from spin_d3rlpy.search.state_model import (
     returns_of_logged_actions,
     share_of_rewards,
 )
-from spin_d3rlpy.search.trust import (
-    ALL_UNTOLD,
-    FIRST_STATES,
-    LEAST_STATES,
-    LEAST_TOLD_RETURNS,
-    SECOND_STATES,
-    Trust,
-    TrustSwitch,
-    states_to_look_at,
-    untested,
-)
+from spin_d3rlpy.search.trust import ALL_UNTOLD, LEAST_STATES, LEAST_TOLD_RETURNS, Trust, untested
+from spin_d3rlpy.search.trust_switch import TrustSwitch
 from spin_d3rlpy.training.loop import Run
 from spin_d3rlpy.training.overfitting import CHECKED_ROWS, OverfittingCheck
 from spin_d3rlpy.training.passes import MostPasses

@@ -27,20 +27,13 @@ from spin_d3rlpy.images import encode_images
 from spin_d3rlpy.nvec import gumbel_noise
 from spin_d3rlpy.policies.base import candidate_noise
 from spin_d3rlpy.policies.joint import JointPolicy
+from spin_d3rlpy.search.agreement import count_alternatives, count_moves, measure_trust
 from spin_d3rlpy.search.deadline import Deadline
 from spin_d3rlpy.search.moves import Conditions, improve
 from spin_d3rlpy.search.starts import best_different, count_starts
 from spin_d3rlpy.search.state_model import PARTS, Played, StateModel
-from spin_d3rlpy.search.trust import (
-    SURE_IN_MODEL,
-    Search,
-    Trust,
-    TrustSwitch,
-    count_alternatives,
-    count_moves,
-    mean_and_error,
-    measure_trust,
-)
+from spin_d3rlpy.search.trust import SURE_IN_MODEL, Search, Trust, mean_and_error
+from spin_d3rlpy.search.trust_switch import TrustSwitch
 from spin_d3rlpy.training.averages import polyak_update
 from spin_d3rlpy.training.schedules import Schedule
 
