@@ -2,12 +2,14 @@
 
     python -m tests.measure.switch machines signals --seed 0 --seed 1 --out switch.csv
 
-Trains by the recipe, then plays the default, imitation, samples and every search of `algo.trust`.
+Trains by the recipe, then plays the default, imitation, samples and every search of `algo.trust`,
+which is kept next to the CSV, so that decisions can be made again (`tests.measure.decisions`).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -88,14 +90,21 @@ def in_model(algo: SPINIDQL, trust: Trust, number: int | None) -> dict[str, floa
     }
 
 
-def compare(name: str, seed: int, seconds: float, episodes: int) -> Iterator[dict[str, Any]]:
-    """Trains on a task's log and yields a row for the log, the rule and each policy."""
+def train(name: str, seed: int, seconds: float) -> tuple[Task, SPINIDQL, np.ndarray]:
+    """Trains on a task's log, and returns its returns, too."""
     task = TASKS[name]()
     dataset, of_log = dataset_of(task, seed)
     d3rlpy.seed(seed)
     algo = SPINIDQL(recipe="tuned")
     quiet: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
     algo.fit(dataset, seconds=seconds, clock="ops", **quiet)
+    return task, algo, of_log
+
+
+def compare(
+    name: str, seed: int, task: Task, algo: SPINIDQL, of_log: np.ndarray, episodes: int
+) -> Iterator[dict[str, Any]]:
+    """Yields a row for the log, the rule and each policy."""
     trust, n = algo.trust, SINGLE_STEPS if task.horizon == 1 else episodes
     assert trust is not None
 
@@ -114,7 +123,6 @@ def compare(name: str, seed: int, seconds: float, episodes: int) -> Iterator[dic
     yield row("log", of_log)
     yield row("rule", play(lambda _: task.rule()))
     yield row("default", play(algo.predict))
-    print(name, seed, trust, flush=True)
     impl = algo.impl
     assert impl is not None
     algo.config.search = "never"
@@ -140,10 +148,17 @@ def main(
     for name in tasks or ():
         check_name(name, list(TASKS), "tasks")
     rows: list[dict[str, Any]] = []
-    for number in seed or [0]:
-        for name in tasks or TASKS:
-            rows += compare(name, number, seconds, episodes)
-            write_csv(out, rows)
+    with out.with_suffix(".jsonl").open("w") as measured:
+        for number in seed or [0]:
+            for name in tasks or TASKS:
+                task, algo, of_log = train(name, number, seconds)
+                assert algo.trust is not None
+                print(name, number, algo.trust, flush=True)
+                figures = dataclasses.asdict(algo.trust)
+                measured.write(json.dumps({"task": name, "seed": number, **figures}) + "\n")
+                measured.flush()
+                rows += compare(name, number, task, algo, of_log, episodes)
+                write_csv(out, rows)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,152 @@
+"""What today's rules of trust choose by figures on record, and what that returned.
+
+    python -m tests.measure.decisions examples/results/switch/all_tasks.csv --out decisions.csv
+
+Whoever changes a rule sees in seconds what it decides on trainings that took hours
+(`tests.measure.switch` writes both files). Searches are compared in the model of states again, in
+the order in which `fit` does it, by the figures that `switch` has of all of them.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import typer
+
+from spin_d3rlpy.files.results import write_csv
+from spin_d3rlpy.search.trust import NOT_TRIED, Search, Trust
+
+ENOUGH = 0.9  # of the way from the log to the best policy
+
+
+class Training(NamedTuple):
+    """A training on record.
+
+    Attributes:
+        task: its name.
+        seed: of the log and the training.
+        trust: as `fit` measured it.
+        rows: of the CSV, by policy.
+    """
+
+    task: str
+    seed: int
+    trust: Trust
+    rows: dict[str, dict[str, str]]
+
+    def returned(self, policy: str) -> float:
+        """Returns the mean return of a policy, of the log or of the rule."""
+        return float(self.rows[policy]["mean"])
+
+    @property
+    def choices(self) -> dict[str, float]:
+        """Mean returns by what could have acted."""
+        others = {"log", "rule", "default"}
+        return {policy: self.returned(policy) for policy in self.rows if policy not in others}
+
+
+def trainings(table: Path) -> Iterator[Training]:
+    """Yields the trainings of a CSV and of the file of figures next to it."""
+    rows: dict[tuple[str, str], dict[str, dict[str, str]]] = {}
+    with table.open() as lines:
+        for row in csv.DictReader(lines):
+            rows.setdefault((row["task"], row["seed"]), {})[row["policy"]] = row
+    for line in table.with_suffix(".jsonl").read_text().splitlines():
+        figures: dict[str, Any] = json.loads(line)
+        task, seed = figures.pop("task"), figures.pop("seed")
+        searches = tuple(Search(*way) for way in figures.pop("searches"))
+        by_search = {name: tuple(v) for name, v in figures.items() if isinstance(v, list)}
+        trust = Trust(searches, **(figures | by_search))
+        yield Training(task, seed, trust, rows[task, str(seed)])
+
+
+def name_of(search: Search) -> str:
+    """Returns what `switch` calls a search."""
+    return f"search by {search.gamma:g}, {search.action_flexibility:g}"
+
+
+def decide(training: Training) -> str:
+    """Returns by what policy today's rules act."""
+    trust = training.trust
+    if trust.has_model:
+        trust = compare_again(training)
+    if trust.chooses_samples:
+        return "default"
+    return name_of(trust.best) if trust.acts_by == "search" else trust.acts_by
+
+
+def compare_again(training: Training) -> Trust:
+    """Returns trust with what searches return in the model of states, as today's rules ask for it.
+
+    What `fit` measured counts, and of other searches what `switch` found.
+    """
+    measured = training.trust
+    n = len(measured.searches)
+    figures = [_in_model(training, number) for number in range(n)]
+    trust = _tried(measured, {})
+    done: dict[int, tuple[float, float, float]] = {}
+    while (number := trust.to_try()) is not None:
+        milder = trust.milder_than(number)
+        if milder is not None:
+            gain, error, _ = figures[number]
+            if not (trust.foresees and gain - figures[milder][0] > error):
+                number = milder
+        done[number] = figures[number]
+        trust = _tried(measured, done)
+    return trust
+
+
+def _in_model(training: Training, number: int) -> tuple[float, float, float]:
+    """Returns what a search gains in the model of states, its error, and the share beyond."""
+    trust = training.trust
+    if trust.modeled_errors[number] != NOT_TRIED:
+        return trust.modeled[number], trust.modeled_errors[number], trust.beyond[number]
+    row = training.rows[name_of(trust.searches[number])]
+    return float(row["in_model"]), float(row["in_model_error"]), float(row["beyond"])
+
+
+def _tried(trust: Trust, figures: dict[int, tuple[float, float, float]]) -> Trust:
+    """Returns trust of which these searches alone were tried in the model of states."""
+    nothing = (0.0, NOT_TRIED, 0.0)
+    columns = zip(*(figures.get(i, nothing) for i in range(len(trust.searches))), strict=True)
+    modeled, errors, beyond = columns
+    return dataclasses.replace(trust, modeled=modeled, modeled_errors=errors, beyond=beyond)
+
+
+def share(training: Training, policy: str) -> float:
+    """Returns how far a policy goes from the log, 0, to the best of what could have acted, 1."""
+    log, best = training.returned("log"), max(training.choices.values())
+    return (training.returned(policy) - log) / max(best - log, 0.02 * abs(log))
+
+
+def main(
+    table: Annotated[Path, typer.Argument(help="A CSV of `tests.measure.switch`.")],
+    out: Annotated[Path | None, typer.Option(help="The CSV.")] = None,
+) -> None:
+    """Make decisions on record again."""
+    rows: list[dict[str, Any]] = []
+    for training in trainings(table):
+        policy = decide(training)
+        best = max(training.choices, key=training.choices.__getitem__)
+        row: dict[str, Any] = {"task": training.task, "seed": training.seed, "policy": policy}
+        row |= {"mean": training.returned(policy), "log": training.returned("log")}
+        row |= {"best": best, "best_mean": training.returned(best)}
+        rows.append(row | {"share": f"{share(training, policy):.3g}"})
+        typer.echo("  ".join(map(str, rows[-1].values())))
+    below = sum(row["mean"] < row["log"] for row in rows)
+    enough = sum(float(row["share"]) >= ENOUGH for row in rows)
+    typer.echo(
+        f"{len(rows)} trainings: {enough} reach {ENOUGH:.0%} of the way from the log to the best, "
+        f"{below} are below the log"
+    )
+    if out is not None:
+        write_csv(out, rows)
+
+
+if __name__ == "__main__":
+    typer.run(main)
