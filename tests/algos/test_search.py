@@ -880,7 +880,7 @@ def test_a_confirmed_search_is_chosen_though_another_promises_more() -> None:
 
 def test_gains_that_add_up_to_far_more_than_any_episode_returned_do_not_count() -> None:
     """As of robots that put parts together: critics agreed on six times as much as there was."""
-    searches = Search(0.99, 0.02), Search(0.9, 0.02)
+    searches = Search(0.99, 0.02), Search(0.99, 0.1)
     trust = Trust(searches, (0.6, 0.6), (0.59, 0.3), (0.01, 0.01), 64, spread=1.0)
     step = dataclasses.replace(trust, is_sequential=True, room=0.12)
     assert (step.acts_by, step.best) == ("search", searches[0])
@@ -912,6 +912,23 @@ def test_a_small_gain_by_a_shorter_discount_does_not_count_without_a_model_of_st
     assert dataclasses.replace(large, spread=1.9).are_large[2]
     alone = dataclasses.replace(trust, searches=(*searches[:2], Search(0.99, 0.5)))
     assert alone.acts_by == "search"  # there is no shorter discount
+
+
+def test_a_shorter_discount_has_to_be_confirmed_where_no_model_tells_what_follows() -> None:
+    """As of collectors: 75 % confirmed by 0, 5 % of the spread at least; 4 in place of 26."""
+    searches = Search(0.99, 0.1), Search(0.0, 0.1)
+    figures = (3.7, 1.49), (1.8, 1.12), (0.1, 0.05)
+    trust = Trust(searches, *figures, 266, spread=15.0, changes=(1.0, 1.0), is_sequential=True)
+    assert (trust.are_judged, trust.are_large) == ((True, False), (False, False))
+    assert trust.acts_by == "imitation"
+    only = dataclasses.replace(trust, promised=(3.7, 1.3))
+    assert (only.share, only.acts_by) == (pytest.approx(1.12 / 1.3), "search")
+    # Where nothing follows, or the discount is the first one, less is enough of a large gain.
+    assert dataclasses.replace(trust, is_sequential=False).are_large == (False, True)
+    first = dataclasses.replace(trust, promised=(1.49, 1.49), confirmed=(1.12, 1.12))
+    assert (first.are_large, first.best) == ((True, False), searches[0])
+    large = dataclasses.replace(trust, confirmed=(0.1, 1.12))
+    assert "a gain of 7%, with 85% of it confirmed, is expected" in str(large)
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
