@@ -21,8 +21,10 @@ of four new ones by the critics, if these confirm each other's choices.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 import torch
@@ -122,6 +124,39 @@ class Search(NamedTuple):
     action_flexibility: float
 
 
+class Trial(NamedTuple):
+    """The figures of one search; see `Trust`, which has them by search."""
+
+    way: Search
+    promised: float
+    confirmed: float
+    error: float
+    modeled: float
+    modeled_error: float
+    beyond: float
+    changes: float
+
+    @property
+    def is_tried(self) -> bool:
+        """Whether it was tried in the model of states."""
+        return self.modeled_error != NOT_TRIED
+
+    @property
+    def careful_gain(self) -> float:
+        """What is confirmed less what is not."""
+        return self.confirmed - max(self.promised - self.confirmed, 0.0)
+
+    @property
+    def doubted_gain(self) -> float:
+        """What is confirmed less half of what is not."""
+        return (self.confirmed + self.careful_gain) / 2.0
+
+    @property
+    def is_sure_in_model(self) -> bool:
+        """Whether it surely returns more than imitation in the model of states."""
+        return self.modeled - SURE_IN_MODEL * self.modeled_error > 0.0
+
+
 @dataclasses.dataclass(frozen=True)
 class Trust:
     """What critics gain by a search, and how much of it other critics confirm.
@@ -213,18 +248,43 @@ class Trust:
         if not self.changes:
             object.__setattr__(self, "changes", (0.0,) * len(self.searches))
 
+    @functools.cached_property
+    def _trials(self) -> tuple[Trial, ...]:
+        """The figures by search."""
+        columns = (
+            self.searches,
+            self.promised,
+            self.confirmed,
+            self.standard_errors,
+            self.modeled,
+            self.modeled_errors,
+            self.beyond,
+            self.changes,
+        )
+        return tuple(itertools.starmap(Trial, zip(*columns, strict=True)))
+
+    @property
+    def _gamma(self) -> float:
+        """The first discount, by which returns are counted."""
+        return self.searches[0].gamma
+
+    def _numbers(self, is_one: Callable[[Trial], bool]) -> list[int]:
+        """Returns the numbers of the searches of which something is true."""
+        return [i for i, trial in enumerate(self._trials) if is_one(trial)]
+
     @property
     def has_failed(self) -> tuple[bool, ...]:
         """By search, whether it was tried in the model of states and gained nothing for sure.
 
         What is gained where the data have not been is not sure.
         """
-        pairs = zip(self._tried, self._gain_in_model, strict=True)
-        return tuple(is_tried and not gains for is_tried, gains in pairs)
+        return tuple(map(self._failed, self._trials))
 
-    @property
-    def _gain_in_model(self) -> tuple[bool, ...]:
-        """By search, whether it surely gains there, and where the data have been.
+    def _failed(self, trial: Trial) -> bool:
+        return trial.is_tried and not self._gains_in_model(trial)
+
+    def _gains_in_model(self, trial: Trial) -> bool:
+        """Returns whether a search surely gains there, and where the data have been.
 
         What the model does not tell of rewards it can be wrong by: where it tells half, errors are
         taken for twice as large. (Of elevators with a layout it told 56 %, and found 2.3 +- 0.7 by
@@ -233,19 +293,10 @@ class Trust:
         and finds 74 +- 8, 2.9 times the spread, by one that gains 80.
         """
         told = max(0.0, 1.0 - self.untold)
-        figures = zip(self.modeled, self.modeled_errors, self.beyond, strict=True)
-        return tuple(
-            gain - SURE_IN_MODEL * error > 0.0
-            and (
-                gain * told - SURE_IN_MODEL * error > 0.0 or gain >= self.untold * self.spread > 0.0
-            )
-            and beyond < MOST_BEYOND
-            for gain, error, beyond in figures
-        )
-
-    @property
-    def _tried(self) -> tuple[bool, ...]:
-        return tuple(error != NOT_TRIED for error in self.modeled_errors)
+        is_told = trial.modeled * told - SURE_IN_MODEL * trial.modeled_error > 0.0
+        is_large = trial.modeled >= self.untold * self.spread > 0.0
+        is_sure = trial.is_sure_in_model and (is_told or is_large)
+        return is_sure and trial.beyond < MOST_BEYOND
 
     @property
     def has_model(self) -> bool:
@@ -274,7 +325,7 @@ class Trust:
         if self.states < LEAST_STATES:
             return None
         may_act = self._to_be_tried
-        done = [self.searches[i].gamma for i in may_act if self._tried[i]]
+        done = [self.searches[i].gamma for i in may_act if self._trials[i].is_tried]
         among = [i for i in may_act if self.searches[i].gamma not in done]
         best = max(among, key=self.careful_gains.__getitem__, default=None)
         if best is None or not self.foresees:
@@ -285,12 +336,11 @@ class Trust:
     @property
     def _to_be_tried(self) -> list[int]:
         """Numbers of searches that may act if they gain in the model of states."""
-        pairs = zip(self._may_be_confirmed, self.has_failed, strict=True)
-        confirmed = [i for i, (is_one, failed) in enumerate(pairs) if is_one and not failed]
+        confirmed = self._numbers(lambda it: self._may_be_confirmed(it) and not self._failed(it))
         if confirmed and not self._are_final(confirmed):
             return confirmed + [i for i in self._may_be_preferred if i not in confirmed]
-        large = [i for i, is_one in enumerate(self.are_large) if is_one]
-        return confirmed or large or [i for i, is_one in enumerate(self._may_be_modeled) if is_one]
+        large = self._numbers(self._is_large)
+        return confirmed or large or self._numbers(self._may_be_modeled)
 
     def milder_than(self, number: int) -> int | None:
         """Returns the best of stricter searches by the same discount that may act, if one may.
@@ -328,8 +378,7 @@ class Trust:
         What other critics do not confirm is a critic's own mistake. As much again is taken off the
         confirmed gain for mistakes that all critics share, which no comparison of them shows.
         """
-        pairs = zip(self.promised, self.confirmed, strict=True)
-        return tuple(confirmed - max(promised - confirmed, 0.0) for promised, confirmed in pairs)
+        return tuple(trial.careful_gain for trial in self._trials)
 
     @property
     def beat_imitation(self) -> tuple[bool, ...]:
@@ -340,21 +389,12 @@ class Trust:
         and returned 7.3 where the search returned 6.8. On prices they confirmed 2.1 of 3.8, which
         the search returned, and the most likely action gained 0.5.
         """
-        return self._beat_imitation(0.0)
+        return tuple(map(self._beats_imitation, self._trials))
 
-    def _beat_imitation(self, doubt: float) -> tuple[bool, ...]:
-        """Returns the same; gains may be lower by some standard errors, as in `_are_confirmed`."""
-        pairs = zip(self._doubted_gains, self.standard_errors, strict=True)
-        return tuple(
-            gain + doubt * (1.5 * error + self.likeliest_error) > self.likeliest_gain
-            for gain, error in pairs
-        )
-
-    @property
-    def _doubted_gains(self) -> tuple[float, ...]:
-        """By search, what is confirmed less half of what is not."""
-        pairs = zip(self.confirmed, self.careful_gains, strict=True)
-        return tuple((confirmed + careful) / 2.0 for confirmed, careful in pairs)
+    def _beats_imitation(self, trial: Trial, doubt: float = 0.0) -> bool:
+        """Returns whether it does; gains may be lower by some standard errors of doubt."""
+        doubted = doubt * (1.5 * trial.error + self.likeliest_error)
+        return trial.doubted_gain + doubted > self.likeliest_gain
 
     @property
     def are_judged(self) -> tuple[bool, ...]:
@@ -367,23 +407,20 @@ class Trust:
         confirmed 75 % by 0: it returned 4, imitation 26.) They judge no search of which the gains
         would add up to far more than any episode returned.
         """
-        least, gamma = LEAST_SHORT_GAIN * self.spread, self.searches[0].gamma
-        figures = zip(self.searches, self.promised, self.confirmed, self._are_possible, strict=True)
+        return tuple(map(self._is_judged, self._trials))
 
-        def is_enough(promised: float, gain: float) -> bool:
-            is_agreed = not self.is_sequential or gain >= LEAST_CONFIRMED * promised
-            return gain >= least and is_agreed
+    def _is_judged(self, trial: Trial) -> bool:
+        if self.has_model:
+            return True
+        if not self._is_possible(trial) or trial.way.gamma == self._gamma:
+            return self._is_possible(trial)
+        is_agreed = trial.confirmed >= LEAST_CONFIRMED * trial.promised
+        is_enough = trial.confirmed >= LEAST_SHORT_GAIN * self.spread
+        return is_enough and (is_agreed or not self.is_sequential)
 
-        return tuple(
-            self.has_model or (is_possible and (way.gamma == gamma or is_enough(promised, gain)))
-            for way, promised, gain, is_possible in figures
-        )
-
-    @property
-    def _are_possible(self) -> tuple[bool, ...]:
-        """By search, whether its gains in all steps of an episode could be true."""
-        most = MOST_IMPLIED * self.room
-        return tuple(not self.is_sequential or gain <= most for gain in self.confirmed)
+    def _is_possible(self, trial: Trial) -> bool:
+        """Returns whether its gains in all steps of an episode could be true."""
+        return not self.is_sequential or trial.confirmed <= MOST_IMPLIED * self.room
 
     @property
     def are_confirmed(self) -> tuple[bool, ...]:
@@ -396,57 +433,41 @@ class Trust:
         not surely one; in the model it was 45 +- 8, and 93 in truth.) So it does where 75 % is
         confirmed, or may be, of a search that changes hardly more than samples do.
         """
-        figures = zip(
-            self._are_confirmed(0.0),
-            self._may_be_confirmed,
-            self.has_failed,
-            self._gain_in_model,
-            strict=True,
-        )
-        return tuple(
-            (is_ or (may_be and gains)) and not failed for is_, may_be, failed, gains in figures
+        return tuple(map(self._is_confirmed, self._trials))
+
+    def _is_confirmed(self, trial: Trial) -> bool:
+        is_left_to_model = self._may_be_confirmed(trial) and self._gains_in_model(trial)
+        return (self._is_agreed(trial) or is_left_to_model) and not self._failed(trial)
+
+    def _may_be_confirmed(self, trial: Trial) -> bool:
+        """Returns whether critics confirm it, or leave it to the model of states."""
+        is_mild = trial.changes <= MOST_CHANGES
+        return self._is_agreed(trial, 2.0) or (
+            is_mild and self._is_agreed(trial, 2.0, LEAST_CONFIRMED_OF_MILD)
         )
 
-    @property
-    def _may_be_confirmed(self) -> tuple[bool, ...]:
-        """By search, whether critics leave it to the model of states."""
-        mild = zip(self._are_confirmed(2.0, LEAST_CONFIRMED_OF_MILD), self.changes, strict=True)
-        are_mild = [is_one and change <= MOST_CHANGES for is_one, change in mild]
-        return tuple(map(any, zip(self._are_confirmed(2.0), are_mild, strict=True)))
-
-    def _are_confirmed(
-        self, doubt: float, least_confirmed: float = LEAST_CONFIRMED
-    ) -> tuple[bool, ...]:
-        """Returns by search whether critics confirm it, whatever the model of states says.
+    def _is_agreed(
+        self, trial: Trial, doubt: float = 0.0, least_confirmed: float = LEAST_CONFIRMED
+    ) -> bool:
+        """Returns whether critics confirm a search, whatever the model of states says.
 
         Args:
+            trial: its figures.
             doubt: standard errors by which figures may be below their bounds.
             least_confirmed: share of its gain.
         """
-        least = LEAST_GAIN * self.spread
-        figures = zip(
-            self.promised,
-            self.confirmed,
-            self.standard_errors,
-            self.are_judged,
-            self._beat_imitation(doubt),
-            strict=True,
-        )
-
-        def is_agreed(promised: float, confirmed: float, error: float) -> bool:
-            bound = least_confirmed * promised
-            if confirmed - 2.0 * error > 0.0:
-                return confirmed + doubt * error >= bound
-            # One of both may be open, not both: whether there is a gain, or whether others agree.
-            return doubt > 0.0 and confirmed >= bound
-
-        return tuple(
-            is_judged
-            and beats
-            and confirmed + doubt * error >= least
-            and promised > 0.0
-            and is_agreed(promised, confirmed, error)
-            for promised, confirmed, error, is_judged, beats in figures
+        bound, doubted = least_confirmed * trial.promised, doubt * trial.error
+        # One of both may be open, not both: whether there is a gain, or whether others agree.
+        if trial.confirmed - 2.0 * trial.error > 0.0:
+            agree = trial.confirmed + doubted >= bound
+        else:
+            agree = doubt > 0.0 and trial.confirmed >= bound
+        return (
+            agree
+            and trial.promised > 0.0
+            and trial.confirmed + doubted >= LEAST_GAIN * self.spread
+            and self._is_judged(trial)
+            and self._beats_imitation(trial, doubt)
         )
 
     @property
@@ -459,19 +480,20 @@ class Trust:
         it has to change hardly more than samples do. So it has where the task ends episodes: of
         trucks, and of tanks, the bold searches that the model found to gain crash.
         """
-        knows = (self.has_model and not self.tells_ends) or not self.is_sequential
-        pairs = zip(self._look_large, self.changes, strict=True)
-        return tuple(is_one and (knows or change <= MOST_CHANGES) for is_one, change in pairs)
+        return tuple(map(self._is_large, self._trials))
 
-    @property
-    def _look_large(self) -> tuple[bool, ...]:
-        """By search, whether it is large as far as critics know what follows."""
-        least = LEAST_CAREFUL_GAIN * self.spread
-        may_act = map(all, zip(self.are_judged, self.beat_imitation, strict=True))
-        figures = zip(self.careful_gains, self.are_confirmed, may_act, self.has_failed, strict=True)
-        return tuple(
-            self.spread > 0.0 and careful >= least and may and not (is_confirmed or failed)
-            for careful, is_confirmed, may, failed in figures
+    def _is_large(self, trial: Trial) -> bool:
+        knows = (self.has_model and not self.tells_ends) or not self.is_sequential
+        return self._looks_large(trial) and (knows or trial.changes <= MOST_CHANGES)
+
+    def _looks_large(self, trial: Trial) -> bool:
+        """Returns whether it is large as far as critics know what follows."""
+        return (
+            self.spread > 0.0
+            and trial.careful_gain >= LEAST_CAREFUL_GAIN * self.spread
+            and self._is_judged(trial)
+            and self._beats_imitation(trial)
+            and not (self._is_confirmed(trial) or self._failed(trial))
         )
 
     @property
@@ -489,37 +511,31 @@ class Trust:
         enough of a mild one, too, as a model that is believed tells nearly all rewards there (of
         reactor it found 22 and 32 %, of poles 13 %).
         """
-        figures = zip(
-            self._may_be_modeled, self.modeled, self.modeled_errors, self._least_alone, strict=True
-        )
-        are_large = [
-            may and gain - SURE_IN_MODEL * error > 0.0 and gain > least * self.spread
-            for may, gain, error, least in figures
-        ]
-        if not self.foresees:
-            allowed = self._beat_the_mildest if are_large[self._mildest] else self._have_consent
-            are_large = [is_one and may for is_one, may in zip(are_large, allowed, strict=True)]
-        acts_anyway = map(any, zip(self.are_confirmed, self.are_large, strict=True))
-        return tuple(
-            is_one and not anyway for is_one, anyway in zip(are_large, acts_anyway, strict=True)
-        )
+        return tuple(map(self._is_large_in_model, self._trials))
 
-    @property
-    def _least_alone(self) -> tuple[float, ...]:
-        """By search, the share of the spread from which on the model's gain counts alone."""
+    def _is_large_in_model(self, trial: Trial) -> bool:
+        if self._is_confirmed(trial) or self._is_large(trial):
+            return False
+        is_preferred = self._has_consent(trial) and (
+            not self._looks_large_in_model(self._mildest) or self._beats_the_mildest(trial)
+        )
+        return self._looks_large_in_model(trial) and (self.foresees or is_preferred)
+
+    def _looks_large_in_model(self, trial: Trial) -> bool:
+        """Returns whether it is large there, whatever the discount."""
+        is_large = trial.modeled > self._least_alone(trial) * self.spread
+        return self._may_be_modeled(trial) and trial.is_sure_in_model and is_large
+
+    def _least_alone(self, trial: Trial) -> float:
+        """Returns the share of the spread from which on the model's gain counts alone."""
         if self.foresees and self.untold == 0.0:
-            return (0.0,) * len(self.searches)
-        pairs = zip(self.promised, self.confirmed, strict=True)
-        return tuple(
-            LEAST_CAREFUL_GAIN
-            if self.tells_ends or (self.foresees and confirmed >= LEAST_CONSENT * promised > 0.0)
-            else LEAST_MODELED_GAIN
-            for promised, confirmed in pairs
-        )
+            return 0.0
+        agree = trial.confirmed >= LEAST_CONSENT * trial.promised > 0.0
+        knows = self.tells_ends or (self.foresees and agree)
+        return LEAST_CAREFUL_GAIN if knows else LEAST_MODELED_GAIN
 
-    @property
-    def _may_be_modeled(self) -> tuple[bool, ...]:
-        """By search, whether critics confirm any gain and the model has not found that it fails.
+    def _may_be_modeled(self, trial: Trial) -> bool:
+        """Returns whether critics confirm any gain and the model has not found that it fails.
 
         Of the mildest ones alone: bolder ones lead where the model is wrong. Of 23 that it surely
         found to gain in 15 tasks, 11 returned less than imitation, of 24 milder ones by the first
@@ -529,57 +545,31 @@ class Trust:
         a log whose policy always ends in a pit, one action that avoids them gains nothing by the
         first discount (-1.3 +- 3), and acting so in every step gains 211 +- 51 (CoNE, 75 %).
         """
-        least = LEAST_GAIN * self.spread
-        figures = zip(
-            self.searches, self.confirmed, self.standard_errors, self.has_failed, strict=True
-        )
-        is_asked = self.has_model and self.spread > 0.0
-        mildest = self.searches[self._mildest].action_flexibility
-        return tuple(
-            is_asked
-            and not failed
-            and (
-                self.foresees
-                or (
-                    way.action_flexibility == mildest and gain >= least and gain - 2.0 * error > 0.0
-                )
-            )
-            for way, gain, error, failed in figures
-        )
+        is_asked = self.has_model and self.spread > 0.0 and not self._failed(trial)
+        is_mildest = trial.way.action_flexibility == self._mildest.way.action_flexibility
+        is_enough = trial.confirmed >= LEAST_GAIN * self.spread
+        is_gain = is_enough and trial.confirmed - 2.0 * trial.error > 0.0
+        return is_asked and (self.foresees or (is_mildest and is_gain))
 
     @property
-    def _mildest(self) -> int:
-        """Number of the mildest search by the first discount."""
-        first = self.searches[0].gamma
-        of_first = [i for i, way in enumerate(self.searches) if way.gamma == first]
-        return max(of_first, key=lambda i: self.searches[i].action_flexibility)
+    def _mildest(self) -> Trial:
+        """The mildest search by the first discount."""
+        of_first = [trial for trial in self._trials if trial.way.gamma == self._gamma]
+        return max(of_first, key=lambda trial: trial.way.action_flexibility)
 
-    @property
-    def _have_consent(self) -> tuple[bool, ...]:
-        """By search, whether critics confirm half of what they confirm of the mildest by `gamma`.
+    def _has_consent(self, trial: Trial) -> bool:
+        """Returns whether critics confirm half of what they confirm of the mildest by `gamma`.
 
         Or it is by this discount. What comes later a shorter one leaves out, and else only the
         model would know it.
         """
-        of_mildest, gamma = self.confirmed[self._mildest], self.searches[0].gamma
-        pairs = zip(self.searches, self.confirmed, strict=True)
-        return tuple(
-            way.gamma == gamma or confirmed >= LEAST_OF_MILDEST * of_mildest > 0.0
-            for way, confirmed in pairs
-        )
+        of_mildest = self._mildest.confirmed
+        is_enough = trial.confirmed >= LEAST_OF_MILDEST * of_mildest > 0.0
+        return trial.way.gamma == self._gamma or is_enough
 
-    @property
-    def _beat_the_mildest(self) -> tuple[bool, ...]:
-        """By search, whether the model surely prefers it to that one, too, or it is as long."""
-        least, error = self.modeled[self._mildest], self.modeled_errors[self._mildest]
-        figures = zip(
-            self.searches, self._have_consent, self.modeled, self.modeled_errors, strict=True
-        )
-        return tuple(
-            way.gamma == self.searches[0].gamma
-            or (has_consent and gain - 2.0 * max(error, own) > least)
-            for way, has_consent, gain, own in figures
-        )
+    def _beats_the_mildest(self, trial: Trial) -> bool:
+        """Returns whether the model surely prefers it to that one, or it is as long."""
+        return trial.way.gamma == self._gamma or _surely_returns_more(trial, self._mildest)
 
     @property
     def is_out_of_reach(self) -> bool:
@@ -602,16 +592,16 @@ class Trust:
 
     def _is_far(self, doubt: float) -> bool:
         """Returns whether they are, by some standard errors."""
-        least, least_careful = LEAST_GAIN * self.spread, LEAST_CAREFUL_GAIN * self.spread
-        figures = zip(
-            self.careful_gains, self.confirmed, self.promised, self.standard_errors, strict=True
-        )
-        is_far = all(
-            careful + doubt * 2.0 * error < least  # what is not confirmed counts twice
-            or (confirmed < LEAST_IN_REACH * promised and careful < least_careful)
-            for careful, confirmed, promised, error in figures
-        )
-        return not self.needs_critics and is_far
+
+        def is_one(trial: Trial) -> bool:
+            likely = (
+                trial.careful_gain + doubt * 2.0 * trial.error
+            )  # what is not confirmed counts twice
+            is_large = trial.careful_gain >= LEAST_CAREFUL_GAIN * self.spread
+            is_in_reach = trial.confirmed >= LEAST_IN_REACH * trial.promised
+            return likely < LEAST_GAIN * self.spread or not (is_in_reach or is_large)
+
+        return not self.needs_critics and all(map(is_one, self._trials))
 
     @property
     def is_clear(self) -> bool:
@@ -620,32 +610,22 @@ class Trust:
         By three standard errors, each is confirmed or not, and its gain is enough or too little,
         more than imitation's or less, and critics can judge it or not.
         """
-        least, least_careful = LEAST_GAIN * self.spread, LEAST_CAREFUL_GAIN * self.spread
-        least_short, gamma = LEAST_SHORT_GAIN * self.spread, self.searches[0].gamma
-        gains = zip(self.searches, self.confirmed, self.standard_errors, strict=True)
-        is_judged_or_not = all(
-            abs(gain - least_short) > 3.0 * error
-            for way, gain, error in gains
-            if way.gamma != gamma
-        )
-        return is_judged_or_not and all(
-            (
-                confirmed + 3.0 * error < LEAST_CONFIRMED * promised
-                and abs(careful - least_careful) > 6.0 * error  # what is not confirmed counts twice
-            )
-            or (
-                confirmed - 3.0 * error > LEAST_CONFIRMED * promised
-                and abs(confirmed - least) > 3.0 * error
-                and abs(doubted - self.likeliest_gain) > 4.5 * error + 3.0 * self.likeliest_error
-            )
-            for promised, confirmed, careful, doubted, error in zip(
-                self.promised,
-                self.confirmed,
-                self.careful_gains,
-                self._doubted_gains,
-                self.standard_errors,
-                strict=True,
-            )
+        return all(map(self._is_clear, self._trials))
+
+    def _is_clear(self, trial: Trial) -> bool:
+        error, bound = trial.error, LEAST_CONFIRMED * trial.promised
+        from_short = abs(trial.confirmed - LEAST_SHORT_GAIN * self.spread)
+        from_large = abs(trial.careful_gain - LEAST_CAREFUL_GAIN * self.spread)
+        from_least = abs(trial.confirmed - LEAST_GAIN * self.spread)
+        from_imitation = abs(trial.doubted_gain - self.likeliest_gain)
+        if trial.way.gamma != self._gamma and not from_short > 3.0 * error:
+            return False
+        if trial.confirmed + 3.0 * error < bound:
+            return from_large > 6.0 * error  # what is not confirmed counts twice
+        return (
+            trial.confirmed - 3.0 * error > bound
+            and from_least > 3.0 * error
+            and from_imitation > 4.5 * error + 3.0 * self.likeliest_error
         )
 
     def _are_final(self, confirmed: list[int]) -> bool:
@@ -655,13 +635,16 @@ class Trust:
         mildest search by `gamma`. The model found 15 +- 5 and 56 +- 4; they return 527 and 706
         (imitation 658).
         """
-        return any(self._have_consent[i] for i in confirmed)
+        return any(self._has_consent(self._trials[i]) for i in confirmed)
 
     @property
     def _may_be_preferred(self) -> list[int]:
         """Numbers of the searches that may act in place of others, if the model prefers them."""
-        pairs = zip(self._may_be_modeled, self._have_consent, strict=True)
-        return [i for i, (may, consent) in enumerate(pairs) if may and (consent or self.foresees)]
+
+        def may_be(trial: Trial) -> bool:
+            return self._may_be_modeled(trial) and (self.foresees or self._has_consent(trial))
+
+        return self._numbers(may_be)
 
     @property
     def _may_act(self) -> list[int]:
@@ -671,25 +654,20 @@ class Trust:
         by shorter discounts, and less than half of what they confirm of the mildest one by the
         first discount, others act if this model surely prefers them, by two standard errors.
         """
-        confirmed, large, modeled = (
-            [i for i, is_one in enumerate(are) if is_one]
-            for are in (self.are_confirmed, self.are_large, self.are_large_in_model)
-        )
-        if not confirmed or self._are_final(confirmed):
-            return confirmed or large or modeled
-        most = max(confirmed, key=self.modeled.__getitem__)
-        preferred = [
-            i
-            for i in self._may_be_preferred
-            if self.modeled[i] - 2.0 * max(self.modeled_errors[i], self.modeled_errors[most])
-            > self.modeled[most]
-        ]
-        return preferred or confirmed
+        confirmed = self._numbers(self._is_confirmed)
+        if not confirmed:
+            return self._numbers(self._is_large) or self._numbers(self._is_large_in_model)
+        if self._are_final(confirmed):
+            return confirmed
+        most = max((self._trials[i] for i in confirmed), key=lambda trial: trial.modeled)
+        return [
+            i for i in self._may_be_preferred if _surely_returns_more(self._trials[i], most)
+        ] or confirmed
 
     @property
     def _best(self) -> int:
         among = self._may_act
-        tried = [i for i in among if self._tried[i]]
+        tried = [i for i in among if self._trials[i].is_tried]
         if tried:
             most = max(tried, key=self.modeled.__getitem__)
             least = self.modeled[most] - LEVEL * self.modeled_errors[most]
@@ -698,7 +676,7 @@ class Trust:
             return min(level, key=lambda i: (self.searches[i].gamma, -self.modeled[i]))
         # A search whose critics give no number is none to choose.
         gains = [-math.inf if math.isnan(gain) else gain for gain in self.careful_gains]
-        others = [i for i, failed in enumerate(self.has_failed) if not failed]
+        others = self._numbers(lambda trial: not self._failed(trial))
         return max(among or others or range(len(gains)), key=gains.__getitem__)
 
     @property
@@ -807,9 +785,10 @@ class Trust:
 
     @property
     def _judges(self) -> str:
-        if self.are_judged[self._best]:
+        best = self._trials[self._best]
+        if self._is_judged(best):
             return ""
-        if not self._are_possible[self._best]:
+        if not self._is_possible(best):
             return (
                 f"; in each step that is more than {MOST_IMPLIED:g} times the {self.room:.2g} that "
                 "the best held-out episode returned more than the mean (no more can be true where "
@@ -824,7 +803,7 @@ class Trust:
 
     @property
     def _imitation(self) -> str:
-        if self.beat_imitation[self._best] or self.likeliest_gain <= 0.0:
+        if self._beats_imitation(self._trials[self._best]) or self.likeliest_gain <= 0.0:
             return ""
         return (
             f"; the most likely action gains {self.likeliest_gain:.2g}, the search less if half of "
@@ -843,9 +822,9 @@ class Trust:
 
     @property
     def _model(self) -> str:
-        best = self._best
-        gain, error = self.modeled[best], self.modeled_errors[best]
-        if error == NOT_TRIED:
+        best, trial = self._best, self._trials[self._best]
+        gain, error = trial.modeled, trial.modeled_error
+        if not trial.is_tried:
             return ""
         more = f"; in a model of states it returns {gain:+.2g} +- {error:.1g} more than imitation"
         if self.beyond[best] >= MOST_BEYOND:
@@ -855,19 +834,19 @@ class Trust:
             )
         if self.untold == ALL_UNTOLD:
             return f"{more}, but this model returns more than was logged for logged actions, too"
-        is_less_sure = gain - SURE_IN_MODEL * error > 0.0 and not self._gain_in_model[best]
+        is_less_sure = trial.is_sure_in_model and not self._gains_in_model(trial)
         if is_less_sure and self.untold < 1.0:  # why it does not act
             least = min(SURE_IN_MODEL * error / (1.0 - self.untold), self.untold * self.spread)
             told = f"this model tells {1.0 - self.untold:.0%} of held-out rewards"
             return f"{more} (expected {least:.2g}, as {told})"
-        if self.are_confirmed[best] and not self._are_confirmed(2.0)[best]:  # why it acts
+        if self._is_confirmed(trial) and not self._is_agreed(trial, 2.0):  # why it acts
             return (
                 f"{more}, and changes {self.changes[best]:.2f} times as many slots as samples do "
                 f"(expected {MOST_CHANGES:g} where {LEAST_CONFIRMED_OF_MILD:.0%} is enough)"
             )
         if any(self.are_confirmed) and not self.are_confirmed[best]:  # why it acts
             return f"{more}, and surely more than those by shorter discounts that are confirmed"
-        least = self._least_alone[best]
+        least = self._least_alone(trial)
         is_too_little = self.acts_by != "search" and 0.0 < gain < least * self.spread
         if least == 0.0 or not (is_too_little or self.are_large_in_model[best]):
             return more
@@ -887,7 +866,9 @@ class Trust:
                 f"; what is confirmed less what is not is {careful:.1%} of the standard deviation "
                 f"of returns (expected {LEAST_CAREFUL_GAIN:.0%} where less is confirmed)"
             )
-        if self._look_large[self._best] and self.acts_by != "search":  # why it does not act
+        if (
+            self._looks_large(self._trials[self._best]) and self.acts_by != "search"
+        ):  # why it does not act
             return (
                 f"; the gain is large, but the search changes {self.changes[self._best]:.1f} times "
                 f"as many slots as samples do (expected {MOST_CHANGES:g} where less is confirmed, "
@@ -910,6 +891,12 @@ def mean_and_error(of_states: torch.Tensor) -> tuple[float, float]:
     """Returns the mean over states `(B,)` and its standard error."""
     error = of_states.std(correction=0) / len(of_states) ** 0.5
     return float(of_states.mean()), float(error)
+
+
+def _surely_returns_more(trial: Trial, other: Trial) -> bool:
+    """Returns whether a search surely returns more than another one in the model of states."""
+    error = max(trial.modeled_error, other.modeled_error)
+    return trial.modeled - 2.0 * error > other.modeled
 
 
 def untested(searches: Sequence[Search]) -> Trust:
