@@ -537,7 +537,8 @@ class Trust:
     def _may_be_modeled(self, trial: Trial) -> bool:
         """Returns whether critics confirm any gain and the model has not found that it fails.
 
-        Of the mildest ones alone: bolder ones lead where the model is wrong. Of 23 that it surely
+        However small it is: poles fell later (81 steps, imitation 74) by a search that gained 0.8 %
+        of the spread of returns, and 7 % in the model. Of the mildest ones alone: bolder ones lead where the model is wrong. Of 23 that it surely
         found to gain in 15 tasks, 11 returned less than imitation, of 24 milder ones by the first
         discount 3.
 
@@ -547,8 +548,7 @@ class Trust:
         """
         is_asked = self.has_model and self.spread > 0.0 and not self._failed(trial)
         is_mildest = trial.way.action_flexibility == self._mildest.way.action_flexibility
-        is_enough = trial.confirmed >= LEAST_GAIN * self.spread
-        is_gain = is_enough and trial.confirmed - 2.0 * trial.error > 0.0
+        is_gain = trial.confirmed - 2.0 * trial.error > 0.0
         return is_asked and (self.foresees or (is_mildest and is_gain))
 
     @property

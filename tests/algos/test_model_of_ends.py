@@ -187,6 +187,13 @@ def test_a_mild_search_acts_by_a_model_that_tells_ends_if_it_gains_a_little() ->
     assert asked.with_search(0, torch.tensor([20.0, 22.0])).acts_by == "imitation"  # it is bold
     other = dataclasses.replace(gained, tells_ends=False)
     assert other.acts_by == "imitation"  # which needs 40 %
+    # Of critics it is enough that there surely is a gain, as of poles (0.8 % of the spread).
+    least = dataclasses.replace(
+        gained, confirmed=(1.0, 0.03, 0.8), standard_errors=(0.1, 0.01, 0.1)
+    )
+    assert (least.confirmed[1] < 0.01 * least.spread, least.acts_by) == (True, "search")
+    unsure = dataclasses.replace(least, standard_errors=(0.1, 0.02, 0.1))
+    assert unsure.acts_by == "imitation"
     switch = TrustSwitch([BOLD, MILD, SHORT])
     switch.trust = gained
     assert switch.trust == gained
