@@ -34,6 +34,7 @@ def log(
     drift: float = 1e-6,
     repeats: float = 0.6,
     lucky: float = 0.0,
+    sinks: bool = False,
     n: int = 40,
 ) -> DeviceReplayBuffer:
     """A finger that rests where no motor moves it; whoever logged often acts as before.
@@ -44,6 +45,7 @@ def log(
         drift: in a step at rest.
         repeats: chance that an action is the one before.
         lucky: chance that a step that rests finds something and returns 2; the next one moves.
+        sinks: whether a finger that rests does so for the rest of the episode.
         n: episodes.
     """
     rng = np.random.default_rng(0)
@@ -51,12 +53,14 @@ def log(
     for i in range(n):
         states, rewards = np.zeros((LENGTH + 1, 2), np.float32), np.zeros(LENGTH, np.float32)
         actions = np.zeros((LENGTH, 2), np.int64)
-        states[0], has_found = rng.normal(size=2), False
+        states[0], has_found, has_sunk = rng.normal(size=2), False, False
         for t in range(LENGTH):
             actions[t] = rng.integers(3, size=2)
             if t > 0 and rng.random() < repeats:
                 actions[t] = actions[t - 1]
             rests = (actions[t] == REST).all() and rng.random() >= wakes and not has_found
+            has_sunk = sinks and (has_sunk or rests)
+            rests = rests or has_sunk
             has_found = rests and rng.random() < lucky
             states[t + 1] = states[t] + (drift if rests else rng.normal(size=2))
             rewards[t] = 2.0 if has_found else reward_of_rest if rests else 1.0
@@ -76,6 +80,7 @@ def log(
         ({"lucky": 0.3}, True, True),  # whoever was paid did not do nothing
         ({"repeats": 0.0}, True, True),  # few actions were repeated: all did nothing again
         ({"repeats": 0.0, "n": 5}, True, False),  # hardly any: nobody knows
+        ({"sinks": True}, True, False),  # whatever is done next does nothing either
     ],
 )
 def test_in_a_trap_steps_are_frequent_return_less_and_repeat(
