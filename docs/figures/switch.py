@@ -42,7 +42,7 @@ def draw(
 before: dict[str, dict[str, float]] = {}
 for name in ("before", "fresh", "later", "unseen"):
     before |= shares(RESULTS / f"{name}.csv")
-after = shares(RESULTS / "one_version.csv")
+after = shares(RESULTS / "new_logs.csv", seed=2)
 tasks = [*before, *(task for task in after if task not in before)]
 figure = Figure(figsize=(8.5, 15.0), layout="constrained")
 axes = figure.subplots()

@@ -437,24 +437,23 @@ class Trust:
 
     def _is_confirmed(self, trial: Trial) -> bool:
         is_left_to_model = self._may_be_confirmed(trial) and self._gains_in_model(trial)
-        return (self._is_agreed(trial) or is_left_to_model) and not self._failed(trial)
+        is_agreed = self._is_agreed(trial, LEAST_CONFIRMED)
+        return (is_agreed or is_left_to_model) and not self._failed(trial)
 
     def _may_be_confirmed(self, trial: Trial) -> bool:
         """Returns whether critics confirm it, or leave it to the model of states."""
         is_mild = trial.changes <= MOST_CHANGES
-        return self._is_agreed(trial, 2.0) or (
-            is_mild and self._is_agreed(trial, 2.0, LEAST_CONFIRMED_OF_MILD)
+        return self._is_agreed(trial, LEAST_CONFIRMED, 2.0) or (
+            is_mild and self._is_agreed(trial, LEAST_CONFIRMED_OF_MILD, 2.0)
         )
 
-    def _is_agreed(
-        self, trial: Trial, doubt: float = 0.0, least_confirmed: float = LEAST_CONFIRMED
-    ) -> bool:
+    def _is_agreed(self, trial: Trial, least_confirmed: float, doubt: float = 0.0) -> bool:
         """Returns whether critics confirm a search, whatever the model of states says.
 
         Args:
             trial: its figures.
-            doubt: standard errors by which figures may be below their bounds.
             least_confirmed: share of its gain.
+            doubt: standard errors by which figures may be below their bounds.
         """
         bound, doubted = least_confirmed * trial.promised, doubt * trial.error
         # One of both may be open, not both: whether there is a gain, or whether others agree.
@@ -839,7 +838,9 @@ class Trust:
             least = min(SURE_IN_MODEL * error / (1.0 - self.untold), self.untold * self.spread)
             told = f"this model tells {1.0 - self.untold:.0%} of held-out rewards"
             return f"{more} (expected {least:.2g}, as {told})"
-        if self._is_confirmed(trial) and not self._is_agreed(trial, 2.0):  # why it acts
+        if self._is_confirmed(trial) and not self._is_agreed(
+            trial, LEAST_CONFIRMED, 2.0
+        ):  # why it acts
             return (
                 f"{more}, and changes {self.changes[best]:.2f} times as many slots as samples do "
                 f"(expected {MOST_CHANGES:g} where {LEAST_CONFIRMED_OF_MILD:.0%} is enough)"

@@ -2,9 +2,10 @@
 
     python -m tests.measure.decisions examples/results/switch/all_tasks.csv --out decisions.csv
 
-Whoever changes a rule sees in seconds what it decides on trainings that took hours
-(`tests.measure.switch` writes both files). Searches are compared in the model of states again, in
-the order in which `fit` does it, by the figures that `switch` has of all of them.
+Whoever changes a rule, or a bound (`--bound MOST_BEYOND=1`), sees in seconds what it decides on
+trainings that took hours (`tests.measure.switch` writes both files). Searches are compared in the
+model of states again, in the order in which `fit` does it, by the figures that `switch` has of all
+of them.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -19,6 +21,8 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from spin_d3rlpy.files.results import write_csv
+from spin_d3rlpy.files.yaml_settings import check_name
+from spin_d3rlpy.search import trust as rules
 from spin_d3rlpy.search.trust import NOT_TRIED, Search, Trust
 
 ENOUGH = 0.9  # of the way from the log to the best policy
@@ -42,6 +46,10 @@ class Training(NamedTuple):
     def returned(self, policy: str) -> float:
         """Returns the mean return of a policy, of the log or of the rule."""
         return float(self.rows[policy]["mean"])
+
+    def error(self, *policies: str) -> float:
+        """Returns the standard error of a difference of mean returns."""
+        return math.hypot(*(float(self.rows[policy]["standard_error"]) for policy in policies))
 
     @property
     def choices(self) -> dict[str, float]:
@@ -124,11 +132,27 @@ def share(training: Training, policy: str) -> float:
     return (training.returned(policy) - log) / max(best - log, 0.02 * abs(log))
 
 
+def surely_less(training: Training, policy: str, other: str, share: float = 1.0) -> bool:
+    """Returns whether a policy surely goes less than a share of the way from the log to another.
+
+    By two standard errors; the best of several policies that are level looks better than it is.
+    """
+    log = training.returned("log")
+    wanted = log + share * (training.returned(other) - log)
+    return training.returned(policy) + 2.0 * training.error(policy, other) < wanted
+
+
 def main(
     table: Annotated[Path, typer.Argument(help="A CSV of `tests.measure.switch`.")],
     out: Annotated[Path | None, typer.Option(help="The CSV.")] = None,
+    bound: Annotated[
+        list[str] | None, typer.Option(help="NAME=VALUE of `search.trust`, repeatable.")
+    ] = None,
 ) -> None:
     """Make decisions on record again."""
+    for name, _, value in (text.partition("=") for text in bound or ()):
+        check_name(name, [key for key in vars(rules) if key.isupper()], "bounds")
+        setattr(rules, name, float(value))
     rows: list[dict[str, Any]] = []
     for training in trainings(table):
         policy = decide(training)
@@ -136,13 +160,15 @@ def main(
         row: dict[str, Any] = {"task": training.task, "seed": training.seed, "policy": policy}
         row |= {"mean": training.returned(policy), "log": training.returned("log")}
         row |= {"best": best, "best_mean": training.returned(best)}
-        rows.append(row | {"share": f"{share(training, policy):.3g}"})
-        typer.echo("  ".join(map(str, rows[-1].values())))
-    below = sum(row["mean"] < row["log"] for row in rows)
-    enough = sum(float(row["share"]) >= ENOUGH for row in rows)
+        row["share"] = f"{share(training, policy):.3g}"
+        row["is_below_log"] = surely_less(training, policy, "log")
+        row["is_short"] = surely_less(training, policy, best, ENOUGH)
+        rows.append(row)
+        typer.echo("  ".join(map(str, row.values())))
+    below, short = (sum(row[name] for row in rows) for name in ("is_below_log", "is_short"))
     typer.echo(
-        f"{len(rows)} trainings: {enough} reach {ENOUGH:.0%} of the way from the log to the best, "
-        f"{below} are below the log"
+        f"{len(rows)} trainings: {below} are surely below the log, {short} surely short of "
+        f"{ENOUGH:.0%} of the way from the log to the best"
     )
     if out is not None:
         write_csv(out, rows)

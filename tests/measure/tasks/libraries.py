@@ -309,7 +309,8 @@ class _Planned:
     def __init__(self, problem: str, instance: int, levels: list[list[float]]) -> None:
         import pyRDDLGym
 
-        self.env: Any = pyRDDLGym.make(problem, instance)
+        # A number would be taken for an open file.
+        self.env: Any = pyRDDLGym.make(problem, str(instance))
         self.levels = levels
         spaces = self.env.action_space.items()
         self.kinds = {name: int if isinstance(s, Discrete) else float for name, s in spaces}
