@@ -1,6 +1,6 @@
 """What today's rules of trust choose by figures on record, and what that returned.
 
-    python -m tests.measure.decisions examples/results/switch/all_tasks.csv --out decisions.csv
+    python -m tests.measure.decisions examples/results/switch/new_logs.csv --out decided.csv
 
 Whoever changes a rule, or a bound (`--bound MOST_BEYOND=1`), sees in seconds what it decides on
 trainings that took hours (`tests.measure.switch` writes both files). Searches are compared in the
