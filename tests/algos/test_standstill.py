@@ -80,6 +80,7 @@ def log(
         ({"lucky": 0.3}, True, True),  # whoever was paid did not do nothing
         ({"repeats": 0.0}, True, True),  # few actions were repeated: all did nothing again
         ({"repeats": 0.0, "n": 5}, True, False),  # hardly any: nobody knows
+        ({"repeats": 1.0}, True, True),  # no other action was ever tried, as of finger-spin
         ({"sinks": True}, True, False),  # whatever is done next does nothing either
     ],
 )
