@@ -54,11 +54,8 @@ def brief_tests_of_critics() -> Iterator[None]:
 
     Policies that are hardly trained search for long.
     """
-    from spin_d3rlpy.search import (
-        agreement,
-        state_model,
-        trust,
-    )  # after the graphics back-end is chosen
+    # After the graphics back-end is chosen.
+    from spin_d3rlpy.search import agreement, state_model, trust
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(agreement, "MOST_STATES", trust.LEAST_STATES)

@@ -364,12 +364,38 @@ class Trust:
             gains: what it returns there less what imitation does, `(B,)`.
             beyond: as in `Trust`.
         """
+        return self.with_figures(number, *mean_and_error(gains.double()), beyond)
+
+    def with_figures(self, number: int, gain: float, error: float, beyond: float) -> Trust:
+        """Adds the same by a mean and its standard error."""
         modeled, errors, shares = [*self.modeled], [*self.modeled_errors], [*self.beyond]
-        modeled[number], errors[number] = mean_and_error(gains.double())
-        shares[number] = beyond
+        modeled[number], errors[number], shares[number] = gain, error, beyond
         return dataclasses.replace(
             self, modeled=tuple(modeled), modeled_errors=tuple(errors), beyond=tuple(shares)
         )
+
+    def compared(
+        self,
+        try_search: Callable[[Trust, int], Trust],
+        returns_more: Callable[[int, int], bool],
+    ) -> Trust:
+        """Tries searches in the model of states, until none is left that may act by it.
+
+        A milder one by the same discount comes first: steps that the data support less lead further
+        from what they know, also from what that model knows. Where the data have shown that it
+        foresees what actions lead to, the bolder one comes first if it returns more.
+
+        Args:
+            try_search: from trust and the number of a search, trust with what this search does.
+            returns_more: whether the first of two searches returns more than the second there.
+        """
+        trust = self
+        while (number := trust.to_try()) is not None:
+            milder = trust.milder_than(number)
+            if milder is not None and not (trust.foresees and returns_more(number, milder)):
+                number = milder
+            trust = try_search(trust, number)
+        return trust
 
     @property
     def careful_gains(self) -> tuple[float, ...]:

@@ -24,6 +24,7 @@ from spin_d3rlpy.files.results import write_csv
 from spin_d3rlpy.files.yaml_settings import check_name
 from spin_d3rlpy.search import trust as rules
 from spin_d3rlpy.search.trust import NOT_TRIED, Search, Trust
+from tests.measure.switch import name_of
 
 ENOUGH = 0.9  # of the way from the log to the best policy
 
@@ -73,11 +74,6 @@ def trainings(table: Path) -> Iterator[Training]:
         yield Training(task, seed, trust, rows[task, str(seed)])
 
 
-def name_of(search: Search) -> str:
-    """Returns what `switch` calls a search."""
-    return f"search by {search.gamma:g}, {search.action_flexibility:g}"
-
-
 def decide(training: Training) -> str:
     """Returns by what policy today's rules act."""
     trust = training.trust
@@ -94,19 +90,16 @@ def compare_again(training: Training) -> Trust:
     What `fit` measured counts, and of other searches what `switch` found.
     """
     measured = training.trust
-    n = len(measured.searches)
-    figures = [_in_model(training, number) for number in range(n)]
-    trust = _tried(measured, {})
-    done: dict[int, tuple[float, float, float]] = {}
-    while (number := trust.to_try()) is not None:
-        milder = trust.milder_than(number)
-        if milder is not None:
-            gain, error, _ = figures[number]
-            if not (trust.foresees and gain - figures[milder][0] > error):
-                number = milder
-        done[number] = figures[number]
-        trust = _tried(measured, done)
-    return trust
+    figures = [_in_model(training, number) for number in range(len(measured.searches))]
+    untried = dataclasses.replace(measured, modeled=(), modeled_errors=(), beyond=())
+
+    def returns_more(bolder: int, milder: int) -> bool:
+        gain, error, _ = figures[bolder]
+        return gain - figures[milder][0] > error
+
+    return untried.compared(
+        lambda it, number: it.with_figures(number, *figures[number]), returns_more
+    )
 
 
 def _in_model(training: Training, number: int) -> tuple[float, float, float]:
@@ -118,27 +111,19 @@ def _in_model(training: Training, number: int) -> tuple[float, float, float]:
     return float(row["in_model"]), float(row["in_model_error"]), float(row["beyond"])
 
 
-def _tried(trust: Trust, figures: dict[int, tuple[float, float, float]]) -> Trust:
-    """Returns trust of which these searches alone were tried in the model of states."""
-    nothing = (0.0, NOT_TRIED, 0.0)
-    columns = zip(*(figures.get(i, nothing) for i in range(len(trust.searches))), strict=True)
-    modeled, errors, beyond = columns
-    return dataclasses.replace(trust, modeled=modeled, modeled_errors=errors, beyond=beyond)
-
-
 def share(training: Training, policy: str) -> float:
     """Returns how far a policy goes from the log, 0, to the best of what could have acted, 1."""
     log, best = training.returned("log"), max(training.choices.values())
     return (training.returned(policy) - log) / max(best - log, 0.02 * abs(log))
 
 
-def surely_less(training: Training, policy: str, other: str, share: float = 1.0) -> bool:
-    """Returns whether a policy surely goes less than a share of the way from the log to another.
+def surely_less(training: Training, policy: str, other: str, part: float = 1.0) -> bool:
+    """Returns whether a policy surely goes less than a part of the way from the log to another.
 
     By two standard errors; the best of several policies that are level looks better than it is.
     """
     log = training.returned("log")
-    wanted = log + share * (training.returned(other) - log)
+    wanted = log + part * (training.returned(other) - log)
     return training.returned(policy) + 2.0 * training.error(policy, other) < wanted
 
 

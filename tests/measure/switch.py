@@ -24,7 +24,7 @@ from spin_d3rlpy import SPINIDQL, from_table
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.files.results import write_csv
 from spin_d3rlpy.files.yaml_settings import check_name
-from spin_d3rlpy.search.trust import Trust
+from spin_d3rlpy.search.trust import Search, Trust
 from tests.measure.tasks import TASKS, Task, logged, returns
 
 SINGLE_STEPS = 500  # that each policy is played for where a decision is an episode
@@ -90,6 +90,11 @@ def in_model(algo: SPINIDQL, trust: Trust, number: int | None) -> dict[str, floa
     }
 
 
+def name_of(search: Search) -> str:
+    """Returns what the results call a search."""
+    return f"search by {search.gamma:g}, {search.action_flexibility:g}"
+
+
 def train(name: str, seed: int, seconds: float) -> tuple[Task, SPINIDQL, np.ndarray]:
     """Trains on a task's log, and returns its returns, too."""
     task = TASKS[name]()
@@ -133,8 +138,7 @@ def compare(
         figures = {"promised": trust.promised[i], "confirmed": trust.confirmed[i]}
         figures |= in_model(algo, trust, i)
         impl.trust_critics(acting_by(trust, i))
-        policy = f"search by {way.gamma:g}, {way.action_flexibility:g}"
-        yield row(policy, play(algo.predict), **figures)
+        yield row(name_of(way), play(algo.predict), **figures)
 
 
 def main(

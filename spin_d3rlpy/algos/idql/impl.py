@@ -478,10 +478,8 @@ class IDQLImpl(ActorCriticImpl):
         """Returns trust with what policies return in the model of states.
 
         Of searches that would act the best one by each discount is tried, and if it gains nothing
-        the next one. A milder one by the same discount comes first: steps that the data support
-        less lead further from what they know, also from what that model knows. Where the data have
-        shown that it foresees what actions lead to, the bolder one comes first if it returns more,
-        by a standard error.
+        the next one, in the order of `Trust.compared`; of two searches one returns more by a
+        standard error.
 
         Args:
             trust: as the critics say.
@@ -534,12 +532,9 @@ class IDQLImpl(ActorCriticImpl):
 
         of_samples, _ = gains(lambda x: self._draw_candidates(x, 1, False, rule)[0])
         trust = trust.with_imitation(of_samples, float(of_imitation(0).beyond.mean()))
-        while (number := trust.to_try()) is not None:
-            milder = trust.milder_than(number)
-            if milder is not None and not (trust.foresees and returns_more(number, milder)):
-                number = milder
-            trust = trust.with_search(number, *gains_of(number))
-        return trust
+        return trust.compared(
+            lambda it, number: it.with_search(number, *gains_of(number)), returns_more
+        )
 
     @property
     def _rewards_of_places(self) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None:
