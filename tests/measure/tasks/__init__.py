@@ -12,6 +12,7 @@ from tests.measure.tasks import (
     nature,
     operations,
     people,
+    planning,
     single_decisions,
 )
 from tests.measure.tasks.base import Task, logged, returns
@@ -20,3 +21,4 @@ __all__ = ["TASKS", "Task", "logged", "returns"]
 
 TASKS = operations.TASKS | agents.TASKS | motion.TASKS | energy.TASKS | nature.TASKS
 TASKS |= people.TASKS | single_decisions.TASKS | libraries.TASKS
+TASKS |= planning.TASKS

@@ -1,10 +1,9 @@
-"""Nine tasks of other people's packages: a test of the rules of trust that none of us wrote.
+"""Tasks of other people's packages: a test of the rules of trust that none of us wrote.
 
-A city's signals in SUMO, teams in VMAS, foragers, pursuers of PettingZoo, and three problems of
-planning competitions. Logs are by the packages' own heuristics, or rules of thumb, with noise.
+A city's signals in SUMO, teams in VMAS, foragers, pursuers of PettingZoo, and particles that
+spread. Logs are by the packages' own heuristics, or rules of thumb, with noise.
 
-    pip install sumo-rl libsumo eclipse-sumo vmas lbforaging pettingzoo pygame pyRDDLGym \
-        rddlrepository
+    pip install sumo-rl libsumo eclipse-sumo vmas lbforaging "pettingzoo>=1.25" pygame mpe2
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Any, ClassVar
 import gymnasium
 import numpy as np
 import torch
-from gymnasium.spaces import Box, Discrete, MultiDiscrete
+from gymnasium.spaces import Box, MultiDiscrete
 
 from tests.measure.tasks.base import Floats, Ints, Task, by_name
 
@@ -183,6 +182,12 @@ class Balance(Team):
     scenario, nvec, horizon, episodes = "balance", [3] * 6, 100, 300
 
 
+class Discovery(Team):
+    """Five agents find targets, which count where two of them see it."""
+
+    scenario, nvec, horizon, episodes = "discovery", [3] * 10, 100, 300
+
+
 class Sequential(Task):
     """Episodes of environments that know one episode at a time.
 
@@ -303,110 +308,48 @@ class Pursuit(Sequential):
         return _Hunt()
 
 
-class _Planned:
-    """A problem of the RDDL repository whose action fluents take some of their values."""
+class _Plane:
+    def __init__(self) -> None:
+        from mpe2 import simple_spread_v3
 
-    def __init__(self, problem: str, instance: int, levels: list[list[float]]) -> None:
-        import pyRDDLGym
+        # Half of each reward is of all landmarks, half of collisions of the agent.
+        self.env: Any = simple_spread_v3.parallel_env(N=4, max_cycles=1_000)
 
-        # A number would be taken for an open file.
-        self.env: Any = pyRDDLGym.make(problem, str(instance))
-        self.levels = levels
-        spaces = self.env.action_space.items()
-        self.kinds = {name: int if isinstance(s, Discrete) else float for name, s in spaces}
-        constants = self.env.model.ground_vars_with_values(self.env.model.non_fluents)
-        self.constants = {key: np.asarray(value) for key, value in constants.items()}
-
-    def of(self, name: str) -> Floats:
-        """Returns a constant of each object."""
-        return np.array([v for k, v in self.constants.items() if k.split("___")[0] == name])
-
-    def _see(self, seen: dict[str, Any]) -> None:
-        self.seen = np.array([float(value) for value in seen.values()])
-        self.state = seen
+    def _see(self, seen: dict[str, Floats]) -> None:
+        self.each = np.stack([seen[agent] for agent in self.env.possible_agents])
+        self.seen = self.each.reshape(-1)
 
     def reset(self, seed: int) -> None:
         self._see(self.env.reset(seed=seed)[0])
 
     def step(self, action: Ints) -> tuple[float, bool]:
-        of_slots = zip(self.kinds.items(), self.levels, action, strict=True)
-        values = {name: kind(levels[a]) for (name, kind), levels, a in of_slots}
-        seen, reward, ends, _, _ = self.env.step(values)
+        chosen = dict(zip(self.env.possible_agents, action, strict=True))
+        seen, rewards, _, _, _ = self.env.step({k: int(v) for k, v in chosen.items()})
         self._see(seen)
-        return float(reward), bool(ends)
-
-
-class _Reservoirs(_Planned):
-    def __init__(self) -> None:
-        super().__init__("Reservoir_ippc2023", 3, [[0.0]] * 10)
-        shares = [0.0, 0.1, 0.2, 0.4, 0.7]
-        self.levels = [[s * top for s in shares] for top in self.of("TOP_RES")]
+        return float(np.mean(list(rewards.values()))), False
 
     def rule(self) -> Ints:
-        """Releases what brings each to the middle of what is wanted, if nothing flows in."""
-        middle = (self.of("MIN_LEVEL") + self.of("MAX_LEVEL")) / 2
-        wanted = (self.seen - middle)[:, None]
-        return np.abs(np.array(self.levels) - wanted).argmin(1)
-
-
-class Reservoirs(Sequential):
-    """Ten reservoirs whose water flows from one to the next (planning competition of 2023)."""
-
-    nvec, horizon, episodes = [5] * 10, 100, 200
-
-    def make(self) -> Any:
-        return _Reservoirs()
-
-
-class _Plants(_Planned):
-    def __init__(self) -> None:
-        super().__init__("PowerGen_ippc2023", 4, [[0.0]] * 7)
-        low, high = self.of("PROD-UNITS-MIN"), self.of("PROD-UNITS-MAX")
-        self.levels = [[0.0, a, (a + b) / 2, b] for a, b in zip(low, high, strict=True)]
-
-    def rule(self) -> Ints:
-        """The cheapest plants run as hard as the demand asks for."""
-        warmth = float(self.state["temperature"])
-        left = 9.0 + 0.04 * (warmth - 11.7) ** 2
-        actions = np.zeros(7, int)
-        for i in np.argsort(self.of("COST-PER-UNIT"), kind="stable"):
-            enough = [k for k, level in enumerate(self.levels[i]) if level >= left]
-            actions[i] = enough[0] if enough else 3
-            left = max(left - self.levels[i][actions[i]], 0.0)
+        """Each to a landmark of its own, the nearest pairs first."""
+        off = self.each[:, 4:12].reshape(4, 4, 2) - 0.3 * self.each[:, None, :2]
+        far = np.linalg.norm(off, axis=-1)
+        actions = np.zeros(4, int)
+        for _ in range(4):
+            agent, landmark = np.unravel_index(far.argmin(), far.shape)
+            x, y = off[agent, landmark]
+            if max(abs(x), abs(y)) > 0.05:
+                along_x, along_y = (2 if x > 0 else 1), (4 if y > 0 else 3)
+                actions[agent] = along_x if abs(x) > abs(y) else along_y
+            far[agent], far[:, landmark] = np.inf, np.inf
         return actions
 
 
-class Plants(Sequential):
-    """Seven power plants, a demand by the weather, and a fine for too little (2023)."""
+class Spread(Sequential):
+    """Four agents cover four landmarks and do not collide (multi-agent particle environments)."""
 
-    nvec, horizon, episodes = [4] * 7, 100, 200
-
-    def make(self) -> Any:
-        return _Plants()
-
-
-class _Supply(_Planned):
-    def __init__(self) -> None:
-        lots = [0.0, 5.0, 10.0, 15.0, 20.0]
-        super().__init__("SupplyChain_or", 0, [[0.0, 10.0, 20.0, 30.0, 40.0, 50.0]] + [lots] * 3)
-
-    def rule(self) -> Ints:
-        """Ships what the last demand took, in full trucks, and makes what is shipped."""
-        named = self.state.items()
-        stock = [float(v) for k, v in named if k.startswith("stock-warehouse")]
-        demand = [float(v) for k, v in named if k.startswith("demand-new")]
-        wanted = np.clip(np.array(demand) * 2 - np.array(stock), 0, 20)
-        ships = np.rint(wanted / 5).astype(int)
-        return np.concatenate([[min(int(np.ceil(5 * ships.sum() / 10)), 5)], ships])
-
-
-class Supply(Sequential):
-    """A factory makes goods and ships them to three warehouses, as the season asks for."""
-
-    nvec, horizon, episodes = [6, 5, 5, 5], 100, 200
+    nvec, horizon, episodes = [5] * 4, 50, 400
 
     def make(self) -> Any:
-        return _Supply()
+        return _Plane()
 
 
-TASKS = by_name(Cologne, Transport, Wheel, Balance, Foraging, Pursuit, Reservoirs, Plants, Supply)
+TASKS = by_name(Cologne, Transport, Wheel, Balance, Discovery, Foraging, Pursuit, Spread)
