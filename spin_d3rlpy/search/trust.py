@@ -36,6 +36,8 @@ LEAST_CONFIRMED = 0.85
 # The same of a mild search that surely gains in the model of states. Critics confirmed 76 % of what
 # one gained for a city's signals, whose rewards are noisy: it returned -1375, imitation -1819. Of
 # others with 0.75 to 0.80, which surely gained there, too, those of signals and elevators lost.
+# And of one by `gamma` without such a model: on ICU-Sepsis they confirm 0.79 to 0.84 of searches
+# that half as long a training finds, and 0.96 after a whole one; survival is 0.81 (imitation 0.79).
 LEAST_CONFIRMED_OF_MILD = 0.75
 # Of the standard deviation of returns. A search that gained 0.005 of it returned 46 instead of
 # imitation's 273 with 103 % confirmed (finger-spin); those that paid gained 0.02 to 0.46 of it.
@@ -47,8 +49,9 @@ LEAST_CAREFUL_GAIN = 0.05
 # Slots that a search changes of the most likely action, divided by those that samples change, where
 # neither critics confirm a large gain of one step of many, nor a model of states. Mild searches
 # hardly lead where the data do not: one with 1.1 returned 0.79 instead of 0.22 on a small ward. One
-# with 1.7 wrote to tired customers, -2 instead of 5: their states do not tell, nor do critics.
-MOST_CHANGES = 1.25
+# with 1.5 to 1.9 wrote to tired customers, -2 instead of 5: their states do not tell, nor do
+# critics. Those of ICU-Sepsis, which pay, have 1.3; those of signals and elevators that lost 1.45.
+MOST_CHANGES = 1.4
 # Entropy of a slot's choices as a share of a uniform one's, where the most likely one is hardly
 # likelier than others and would be taken every time. Of logs with 0.97 and 0.98 (collectors, jobs)
 # it returns -7 and -12.4, samples 18 and -6.7; with less it is the better of both in 21 of 26.
@@ -140,6 +143,11 @@ class Trial(NamedTuple):
     def is_tried(self) -> bool:
         """Whether it was tried in the model of states."""
         return self.modeled_error != NOT_TRIED
+
+    @property
+    def is_mild(self) -> bool:
+        """Whether it changes hardly more slots of the most likely action than samples do."""
+        return self.changes <= MOST_CHANGES
 
     @property
     def careful_gain(self) -> float:
@@ -456,21 +464,31 @@ class Trust:
         than imitation's, and a gain in the model of states as well. Where two standard errors would
         decide whether 85 % is confirmed, whether it is a gain, or more than imitation's gain, that
         model does. (Critics of lanes agreed on a gain of 0.6, a hundredth of the spread, that was
-        not surely one; in the model it was 45 +- 8, and 93 in truth.) So it does where 75 % is
-        confirmed, or may be, of a search that changes hardly more than samples do.
+        not surely one; in the model it was 45 +- 8, and 93 in truth.) One of the three may be open,
+        not several: of the game of life, where they knew neither whether discount 0 gains anything
+        nor whether it gains more than imitation, the model found 34 +- 4, and the search returned
+        140 (imitation 298, the log 225). So the model decides where 75 % is
+        confirmed, or may be, of a search that changes hardly more than samples do. Where other
+        decisions follow, and there is no such model, 75 % of one by the first discount are enough
+        that changes as little.
         """
         return tuple(map(self._is_confirmed, self._trials))
 
     def _is_confirmed(self, trial: Trial) -> bool:
         is_left_to_model = self._may_be_confirmed(trial) and self._gains_in_model(trial)
-        is_agreed = self._is_agreed(trial, LEAST_CONFIRMED)
+        is_agreed = self._is_agreed(trial, self._least_confirmed(trial))
         return (is_agreed or is_left_to_model) and not self._failed(trial)
+
+    def _least_confirmed(self, trial: Trial) -> float:
+        """Returns the share of a gain that is enough, whatever the model of states says."""
+        is_alone = self.is_sequential and not self.has_model
+        is_known = trial.is_mild and trial.way.gamma == self._gamma
+        return LEAST_CONFIRMED_OF_MILD if is_alone and is_known else LEAST_CONFIRMED
 
     def _may_be_confirmed(self, trial: Trial) -> bool:
         """Returns whether critics confirm it, or leave it to the model of states."""
-        is_mild = trial.changes <= MOST_CHANGES
         return self._is_agreed(trial, LEAST_CONFIRMED, 2.0) or (
-            is_mild and self._is_agreed(trial, LEAST_CONFIRMED_OF_MILD, 2.0)
+            trial.is_mild and self._is_agreed(trial, LEAST_CONFIRMED_OF_MILD, 2.0)
         )
 
     def _is_agreed(self, trial: Trial, least_confirmed: float, doubt: float = 0.0) -> bool:
@@ -482,17 +500,21 @@ class Trust:
             doubt: standard errors by which figures may be below their bounds.
         """
         bound, doubted = least_confirmed * trial.promised, doubt * trial.error
-        # One of both may be open, not both: whether there is a gain, or whether others agree.
-        if trial.confirmed - 2.0 * trial.error > 0.0:
-            agree = trial.confirmed + doubted >= bound
-        else:
-            agree = doubt > 0.0 and trial.confirmed >= bound
+        least = LEAST_GAIN * self.spread
+        is_gain = trial.confirmed - 2.0 * trial.error > 0.0 and trial.confirmed >= least
+        may_be_gain = doubt > 0.0 and 0.0 < trial.confirmed >= least - doubted
+        questions = (
+            (is_gain, may_be_gain),
+            (trial.confirmed >= bound, trial.confirmed + doubted >= bound),
+            (self._beats_imitation(trial), self._beats_imitation(trial, doubt)),
+        )
+        # One of them may be open, not several: the model would know of what critics know little.
+        n_open = sum(not is_so for is_so, _ in questions)
         return (
-            agree
+            n_open <= 1
+            and all(is_so or may_be for is_so, may_be in questions)
             and trial.promised > 0.0
-            and trial.confirmed + doubted >= LEAST_GAIN * self.spread
             and self._is_judged(trial)
-            and self._beats_imitation(trial, doubt)
         )
 
     @property
@@ -509,7 +531,7 @@ class Trust:
 
     def _is_large(self, trial: Trial) -> bool:
         knows = (self.has_model and not self.tells_ends) or not self.is_sequential
-        return self._looks_large(trial) and (knows or trial.changes <= MOST_CHANGES)
+        return self._looks_large(trial) and (knows or trial.is_mild)
 
     def _looks_large(self, trial: Trial) -> bool:
         """Returns whether it is large as far as critics know what follows."""
@@ -639,13 +661,14 @@ class Trust:
 
     def _is_clear(self, trial: Trial) -> bool:
         error, bound = trial.error, LEAST_CONFIRMED * trial.promised
+        lower = LEAST_CONFIRMED_OF_MILD * trial.promised if trial.is_mild else bound
         from_short = abs(trial.confirmed - LEAST_SHORT_GAIN * self.spread)
         from_large = abs(trial.careful_gain - LEAST_CAREFUL_GAIN * self.spread)
         from_least = abs(trial.confirmed - LEAST_GAIN * self.spread)
         from_imitation = abs(trial.doubted_gain - self.likeliest_gain)
         if trial.way.gamma != self._gamma and not from_short > 3.0 * error:
             return False
-        if trial.confirmed + 3.0 * error < bound:
+        if trial.confirmed + 3.0 * error < lower:
             return from_large > 6.0 * error  # what is not confirmed counts twice
         return (
             trial.confirmed - 3.0 * error > bound
@@ -867,10 +890,7 @@ class Trust:
         if self._is_confirmed(trial) and not self._is_agreed(
             trial, LEAST_CONFIRMED, 2.0
         ):  # why it acts
-            return (
-                f"{more}, and changes {self.changes[best]:.2f} times as many slots as samples do "
-                f"(expected {MOST_CHANGES:g} where {LEAST_CONFIRMED_OF_MILD:.0%} is enough)"
-            )
+            return f"{more}, and {self._changes}"
         if any(self.are_confirmed) and not self.are_confirmed[best]:  # why it acts
             return f"{more}, and surely more than those by shorter discounts that are confirmed"
         least = self._least_alone(trial)
@@ -886,24 +906,35 @@ class Trust:
     def _spread(self) -> str:
         if self.spread == 0.0:
             return ""
-        share = self.confirmed[self._best] / self.spread
+        best = self._trials[self._best]
+        share = best.confirmed / self.spread
         if self.are_large[self._best]:  # why it acts though less is confirmed than expected
             careful = self.careful_gains[self._best] / self.spread
             return (
                 f"; what is confirmed less what is not is {careful:.1%} of the standard deviation "
                 f"of returns (expected {LEAST_CAREFUL_GAIN:.0%} where less is confirmed)"
             )
-        if (
-            self._looks_large(self._trials[self._best]) and self.acts_by != "search"
-        ):  # why it does not act
+        if self._looks_large(best) and self.acts_by != "search":  # why it does not act
             return (
-                f"; the gain is large, but the search changes {self.changes[self._best]:.1f} times "
-                f"as many slots as samples do (expected {MOST_CHANGES:g} where less is confirmed, "
+                f"; the gain is large, but the search changes {best.changes:.1f} times as many "
+                f"slots as samples do (expected {MOST_CHANGES:g} where less is confirmed, "
                 "and the task ends episodes or no model of states tells what it leads to)"
             )
-        return (
+        gain = (
             f"; the gain is {share:.1%} of the standard deviation of returns "
             f"(expected {LEAST_GAIN:.0%})"
+        )
+        if self._least_confirmed(best) < LEAST_CONFIRMED and not self._is_agreed(
+            best, LEAST_CONFIRMED
+        ):  # why it acts though less is confirmed than expected
+            return f"{gain}; the search {self._changes}"
+        return gain
+
+    @property
+    def _changes(self) -> str:
+        return (
+            f"changes {self.changes[self._best]:.2f} times as many slots as samples do "
+            f"(expected {MOST_CHANGES:g} where {LEAST_CONFIRMED_OF_MILD:.0%} is enough)"
         )
 
     @property
