@@ -551,7 +551,11 @@ def test_three_quarters_are_enough_of_a_mild_search_that_only_critics_can_judge(
     )
     assert (mild.are_confirmed, mild.acts_by) == ((True, True, False, False), "search")
     assert "the search changes 1.37 times as many slots as samples do (expected 1.4" in str(mild)
-    tried = {"samples_error": 0.1, "modeled": (0.0,) * 4, "modeled_errors": (NOT_TRIED,) * 4}
+    tried: dict[str, Any] = {
+        "samples_error": 0.1,
+        "modeled": (0.0,) * 4,
+        "modeled_errors": (NOT_TRIED,) * 4,
+    }
     for other in (
         dataclasses.replace(mild, changes=(1.5, 1.45, 1.21, 1.16)),
         dataclasses.replace(mild, confirmed=(0.0094, 0.009, 0.0067, 0.0064)),
