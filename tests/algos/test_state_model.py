@@ -117,6 +117,38 @@ def test_a_policy_returns_in_the_model_what_it_returns() -> None:
     assert of_reckless < of_careful - 10.0  # such wear is rare in the data
 
 
+def lamps(n: int = 60, length: int = 40) -> DeviceReplayBuffer:
+    """States are a lamp, which is on by chance, 0.8 by choice 1 and 0.2 by 0, and a temperature."""
+    rng, episodes = np.random.default_rng(0), []
+    for i in range(n):
+        actions = rng.integers(0, 2, (length, 2))
+        is_on = rng.random(length + 1) < np.concatenate([[0.5], 0.2 + 0.6 * actions[:, 0]])
+        states = np.stack([is_on, rng.normal(size=length + 1)], 1).astype(np.float32)
+        parts = f"episode {i}", states, actions, states[1:, 0]
+        episodes.append(EpisodeArrays(*parts, terminated=False))
+    return DeviceReplayBuffer(stack_episodes(episodes, [length] * n, [2, 2]))
+
+
+def test_columns_of_two_values_have_one_of_them_by_chance() -> None:
+    model, x, seen = modeled(lamps()), torch.tensor([[0.0, 0.5]]).repeat(200, 1), []
+
+    def act(x: torch.Tensor) -> torch.Tensor:
+        seen.append(x)
+        return torch.tensor([1, 0]).repeat(len(x), 1)
+
+    state = torch.get_rng_state()
+    first, again = (model.play(act, x, torch.full((200,), 10), 1.0) for _ in range(2))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(first.returns, again.returns)  # policies meet the same chances
+    assert float(first.returns.mean()) == pytest.approx(8.0, abs=0.5)
+    later = torch.stack(seen[1:10])
+    assert set(later[..., 0].unique().tolist()) == {0.0, 1.0}
+    assert float(later[..., 0].mean()) == pytest.approx(0.8, abs=0.05)
+    assert torch.equal(torch.stack(seen[11:]), later)
+    assert len(later[..., 1].unique()) > 100
+    assert float(first.beyond.max()) == 0.0
+
+
 def test_it_tells_which_of_several_slots_that_are_alike_a_choice_moves() -> None:
     columns = tuple((i,) for i in range(N))
     model = modeled(machines(), layout=ActionLayout(shared_choices=True, slot_columns=columns))
