@@ -67,7 +67,6 @@ LEAST_TOLD_REWARD = 0.1  # of its variance in held-out steps; collectors' model 
 # or more, and were right in all 12 mild searches that they surely found to gain; those of messages,
 # cleaning and assembly tell 0.33 to 0.51, and were wrong in all.
 LEAST_TOLD_BESIDE_ENDS = 0.8
-DRAWS = 4  # of what happens by chance, over which returns of logged actions are means
 LEAST_STARTS, MOST_STARTS = 6, 16  # states that they start in,
 PARTS = 4  # times as many where it is not sure that a gain is one
 MOST_MOVES = 102_400  # of a search in all of the first ones, as `search.trust` counts them
@@ -151,10 +150,7 @@ class Played(NamedTuple):
 class StateModel(nn.Module):
     """Predicts by how much a state changes, the reward, and whether the episode ends.
 
-    Predictions are means: what happens by chance comes in parts, a little of it in every step. Of
-    columns that have two values in the data such a mean is a chance, and policies meet one of both:
-    of woods that burn here and there none burns a little everywhere (wildfires, where states so
-    blurred seemed to be beyond what the data have).
+    Predictions are means: what happens by chance comes in parts, a little of it in every step.
     Where the task ends episodes, the rewards of their last steps are told apart: a crash costs a
     hundred times what other steps return, and nothing else would be learned.
 
@@ -175,7 +171,6 @@ class StateModel(nn.Module):
     lowest: torch.Tensor  # (D,): states stay within what the data hold
     highest: torch.Tensor
     usual: torch.Tensor  # (2, D): range of 99 % of the data
-    is_either: torch.Tensor  # (D,): columns of two values, `lowest` and `highest`
 
     def __init__(
         self,
@@ -211,7 +206,6 @@ class StateModel(nn.Module):
         self.register_buffer("lowest", torch.zeros(observation_size))
         self.register_buffer("highest", torch.zeros(observation_size))
         self.register_buffer("usual", torch.zeros(2, observation_size))
-        self.register_buffer("is_either", torch.zeros(observation_size, dtype=torch.bool))
 
     @property
     def is_learned(self) -> bool:
@@ -250,10 +244,11 @@ class StateModel(nn.Module):
         self.places.fit(x)
         self.lowest.copy_(x.amin(0))
         self.highest.copy_(x.amax(0))
-        is_either = ((x == self.lowest) | (x == self.highest)).all(0)
-        self.is_either.copy_(is_either & (self.lowest < self.highest))
         n_rare = int(RARE_SHARE * len(x))
         within = x.sort(0).values[[n_rare, -1 - n_rare]]
+        # Of two values both are in the data, and what the model says is a chance between them.
+        has_two = ((x == self.lowest) | (x == self.highest)).all(0)
+        within = torch.where(has_two, torch.stack([self.lowest, self.highest]), within)
         precision = PRECISION * x.std(0, correction=0)
         self.usual.copy_(within + torch.stack([-precision, precision]))
         rewards = buffer.rewards[None, index]
@@ -461,8 +456,6 @@ class StateModel(nn.Module):
             gamma: discount.
             rewards_of: from both to rewards `(B,)`, in place of the model's own.
         """
-        # All policies meet the same chances, so that less of what they differ by is luck.
-        chances = torch.Generator(x.device).manual_seed(0)
         total, goes_on = x.new_zeros(len(x)), x.new_ones(len(x))
         steps, beyond = x.new_zeros(len(x)), x.new_zeros(len(x))
         for step in range(int(n_steps.max())):
@@ -481,15 +474,8 @@ class StateModel(nn.Module):
             is_rare = (x < self.usual[0]) | (x > self.usual[1])
             beyond = beyond + counts * is_rare.float().mean(1)
             goes_on = goes_on * (1.0 - ends)
-            x = self._drawn((x + outcomes[:-2].T).clamp(self.lowest, self.highest), chances)
+            x = (x + outcomes[:-2].T).clamp(self.lowest, self.highest)
         return Played(total, beyond / steps.clamp(min=1.0))
-
-    def _drawn(self, x: torch.Tensor, chances: torch.Generator) -> torch.Tensor:
-        """Returns states `(B, D)` of which columns with two values have one of them."""
-        by_chance = torch.rand(x.shape, generator=chances, device=x.device)
-        is_higher = by_chance < (x - self.lowest) / (self.highest - self.lowest)
-        either = torch.where(is_higher, self.highest, self.lowest)
-        return torch.where(self.is_either, either, x)
 
 
 def can_foresee(
@@ -646,13 +632,11 @@ def returns_of_logged_actions(
     last = starts + n_steps - 1
 
     def logged(_: torch.Tensor) -> torch.Tensor:
-        actions = held_out.actions[torch.minimum(starts + next(step), last)].long()
-        return actions.repeat(DRAWS, 1)
+        return held_out.actions[torch.minimum(starts + next(step), last)].long()
 
     observations = held_out.observations_at(held_out.observation_index[starts])
     x = observations if transform is None else transform(observations)
-    played = model.play(logged, x.repeat(DRAWS, 1), n_steps.repeat(DRAWS), gamma)
-    modeled = played.returns.view(DRAWS, -1).mean(0)
+    modeled = model.play(logged, x, n_steps, gamma).returns
     paid = torch.zeros_like(modeled)
     for i in range(int(n_steps.max())):
         rewards = held_out.rewards[torch.minimum(starts + i, last)]
