@@ -1,4 +1,4 @@
-"""What `SPINIDQL` chooses on 69 tasks, and what it could have chosen.
+"""What `SPINIDQL` chooses on 76 tasks, and what it could have chosen.
 
     python -m tests.measure.switch machines signals --seed 0 --seed 1 --out switch.csv
 
