@@ -471,10 +471,10 @@ class Trust:
         not surely one; in the model it was 45 +- 8, and 93 in truth.) One of the three may be open,
         not several: of the game of life, where they knew neither whether discount 0 gains anything
         nor whether it gains more than imitation, the model found 34 +- 4, and the search returned
-        140 (imitation 298, the log 225). So the model decides where 75 % is
-        confirmed, or may be, of a search that changes hardly more than samples do. Where other
-        decisions follow, and there is no such model, 75 % of one by the first discount are enough
-        that changes little more.
+        140 (imitation 298, the log 225). The model also decides where 75 % is confirmed, or may be,
+        of a search that changes hardly more than samples do. Where other decisions follow, and
+        there is no such model, 75 % of one by the first discount are enough that changes little
+        more.
         """
         return tuple(map(self._is_confirmed, self._trials))
 
@@ -507,13 +507,13 @@ class Trust:
         bound, doubted = least_confirmed * trial.promised, doubt * trial.error
         least = LEAST_GAIN * self.spread
         is_gain = trial.confirmed - 2.0 * trial.error > 0.0 and trial.confirmed >= least
-        may_be_gain = doubt > 0.0 and 0.0 < trial.confirmed >= least - doubted
+        may_be_gain = doubt > 0.0 and trial.confirmed > max(0.0, least - doubted)
         questions = (
             (is_gain, may_be_gain),
             (trial.confirmed >= bound, trial.confirmed + doubted >= bound),
             (self._beats_imitation(trial), self._beats_imitation(trial, doubt)),
         )
-        # One of them may be open, not several: the model would know of what critics know little.
+        # Of what critics know little in more than one way the model knows no more.
         n_open = sum(not is_so for is_so, _ in questions)
         return (
             n_open <= 1
@@ -932,7 +932,7 @@ class Trust:
         )
         if self._least_confirmed(best) < LEAST_CONFIRMED and not self._is_agreed(
             best, LEAST_CONFIRMED
-        ):  # why it acts though less is confirmed than expected
+        ):  # why less is enough than expected
             return f"{gain}; the search {self._changes_of(MOST_CHANGES_BY_GAMMA)}"
         return gain
 
