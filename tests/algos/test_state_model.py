@@ -570,16 +570,27 @@ def test_the_model_decides_where_critics_leave_it_open() -> None:
         assert with_next(trust, -0.1, 0.1).acts_by == "imitation"
     bold: dict[str, Any] = {"confirmed": confirmed, "changes": (2.0, 2.0)}
     assert dataclasses.replace(noisy, **bold).to_try() is None  # nor do others agree
-    # Nor is it known whether imitation gains as much: one of them may be open, not both.
-    assert dataclasses.replace(noisy, likeliest_gain=1.005).to_try() is None
-    unknown = dataclasses.replace(near, likeliest_gain=0.75, changes=(2.0, 2.0))
-    assert with_next(unknown, 1.9, 2.1).acts_by == "imitation"
-    assert with_next(dataclasses.replace(unknown, likeliest_gain=0.7), 1.9, 2.1).acts_by == "search"
     clear = dataclasses.replace(base, **bold)  # 82 % by 1 %
     less = dataclasses.replace(base, likeliest_gain=1.1)
     for trust in (clear, less):  # the same gain, a tenth of the spread, does not decide
         assert trust.acts_by == "imitation"
         assert with_next(trust, 1.9, 2.1).acts_by == "imitation"
+
+
+def test_what_critics_leave_open_of_a_shorter_discount_needs_their_consent() -> None:
+    """As of life: others confirm a third of what they confirm by `gamma`, and imitation as much."""
+    figures = (7.3, 1.3), (3.6, 1.3), (0.6, 0.5)
+    trust = Trust((FIRST, SECOND), *figures, 300, spread=55.0, is_sequential=True)
+    trust = dataclasses.replace(trust.with_imitation(torch.zeros(2)), likeliest_gain=1.8)
+    found = trust.with_search(1, torch.tensor([10.0, 18.0]))
+    assert (found.are_confirmed, found.acts_by) == ((False, False), "imitation")
+    for other in (
+        dataclasses.replace(found, confirmed=(2.5, 1.3)),  # half of it
+        dataclasses.replace(found, foresees=True),
+        dataclasses.replace(found, tells_ends=True),
+        dataclasses.replace(found, likeliest_gain=1.2),  # nothing is left open
+    ):
+        assert (other.are_confirmed, other.acts_by) == ((False, True), "search")
 
 
 def test_a_confirmed_search_of_little_yields_to_one_that_the_model_surely_prefers() -> None:
