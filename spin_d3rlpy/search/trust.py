@@ -474,9 +474,8 @@ class Trust:
         what actions lead to, or when episodes end: of the game of life it found 34 +- 4 and 14 +- 4
         (two logs) by discount 0, of which critics confirmed a tenth and a third of what they
         confirm by `gamma`; it returned 140 and 135 (imitation 298 and 294, the log 225). Where
-        other decisions follow, and
-        there is no such model, 75 % of one by the first discount are enough that changes little
-        more.
+        other decisions follow, and there is no such model, 75 % of one by the first discount are
+        enough that changes little more.
         """
         return tuple(map(self._is_confirmed, self._trials))
 
@@ -932,7 +931,7 @@ class Trust:
         )
         if self._least_confirmed(best) < LEAST_CONFIRMED and not self._is_agreed(
             best, LEAST_CONFIRMED
-        ):  # why less is enough than expected
+        ):  # why less than expected is enough
             return f"{gain}; the search {self._changes_of(MOST_CHANGES_BY_GAMMA)}"
         return gain
 

@@ -9,7 +9,6 @@ spread. Logs are by the packages' own heuristics, or rules of thumb, with noise.
 from __future__ import annotations
 
 import os
-from abc import abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -191,18 +190,17 @@ class Discovery(Team):
 class Sequential(Task):
     """Episodes of environments that know one episode at a time.
 
-    `make` returns an object with `reset(seed)` and `step(action)`, which returns the reward and
-    whether the task ends here; `seen` and `rule()` are of its state.
+    Attributes:
+        one: class of objects with `reset(seed)` and `step(action)`, which returns the reward and
+            whether the task ends here; `seen` and `rule()` are of its state.
     """
 
+    one: ClassVar[type[Any]]
     share: ClassVar[float] = 0.3
-
-    @abstractmethod
-    def make(self) -> Any: ...
 
     def begin(self) -> None:
         kept: list[Any] = getattr(self, "all", [])
-        self.all = kept + [self.make() for _ in range(self.n - len(kept))]
+        self.all = kept + [self.one() for _ in range(self.n - len(kept))]
         for env in self.all[: self.n]:
             env.reset(int(self.rng.integers(2**31 - 1)))
         self.ended = np.zeros(self.n, bool)
@@ -259,16 +257,14 @@ class Foraging(Sequential):
     """Four foragers of different strength; some food takes several to carry."""
 
     nvec, horizon, episodes = [6] * 4, 50, 600
-
-    def make(self) -> Any:
-        return _Forest()
+    one = _Forest
 
 
-class _Hunt:
-    def __init__(self) -> None:
-        from pettingzoo.sisl import pursuit_v4
+class _Agents:
+    """An environment of PettingZoo; `each` are its agents' observations."""
 
-        self.env: Any = pursuit_v4.parallel_env(max_cycles=1_000, surround=False)
+    def __init__(self, env: Any) -> None:
+        self.env = env
 
     def _see(self, seen: dict[str, Floats]) -> None:
         self.each = np.stack([seen[agent] for agent in self.env.possible_agents])
@@ -282,6 +278,13 @@ class _Hunt:
         seen, rewards, ends, _, _ = self.env.step({k: int(v) for k, v in chosen.items()})
         self._see(seen)
         return float(np.mean(list(rewards.values()))), any(ends.values())
+
+
+class _Hunt(_Agents):
+    def __init__(self) -> None:
+        from pettingzoo.sisl import pursuit_v5
+
+        super().__init__(pursuit_v5.parallel_env(max_cycles=1_000, surround=False))
 
     def rule(self) -> Ints:
         """Towards the nearest evader in sight, or any way."""
@@ -303,30 +306,15 @@ class Pursuit(Sequential):
     """Eight pursuers catch evaders in a maze, two at a time, each sees 7 x 7 cells (SISL)."""
 
     nvec, horizon, episodes = [5] * 8, 100, 200
-
-    def make(self) -> Any:
-        return _Hunt()
+    one = _Hunt
 
 
-class _Plane:
+class _Plane(_Agents):
     def __init__(self) -> None:
         from mpe2 import simple_spread_v3
 
         # Half of each reward is of all landmarks, half of collisions of the agent.
-        self.env: Any = simple_spread_v3.parallel_env(N=4, max_cycles=1_000)
-
-    def _see(self, seen: dict[str, Floats]) -> None:
-        self.each = np.stack([seen[agent] for agent in self.env.possible_agents])
-        self.seen = self.each.reshape(-1)
-
-    def reset(self, seed: int) -> None:
-        self._see(self.env.reset(seed=seed)[0])
-
-    def step(self, action: Ints) -> tuple[float, bool]:
-        chosen = dict(zip(self.env.possible_agents, action, strict=True))
-        seen, rewards, _, _, _ = self.env.step({k: int(v) for k, v in chosen.items()})
-        self._see(seen)
-        return float(np.mean(list(rewards.values()))), False
+        super().__init__(simple_spread_v3.parallel_env(N=4, max_cycles=1_000))
 
     def rule(self) -> Ints:
         """Each to a landmark of its own, the nearest pairs first."""
@@ -347,9 +335,7 @@ class Spread(Sequential):
     """Four agents cover four landmarks and do not collide (multi-agent particle environments)."""
 
     nvec, horizon, episodes = [5] * 4, 50, 400
-
-    def make(self) -> Any:
-        return _Plane()
+    one = _Plane
 
 
 TASKS = by_name(Cologne, Transport, Wheel, Balance, Discovery, Foraging, Pursuit, Spread)

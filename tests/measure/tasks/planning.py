@@ -15,6 +15,8 @@ from gymnasium.spaces import Discrete
 from tests.measure.tasks.base import Floats, Ints, by_name
 from tests.measure.tasks.libraries import Sequential
 
+CELLS = [f"x{x}__y{y}" for x in range(1, 5) for y in range(1, 5)]
+
 
 class _Planned:
     """A problem of the RDDL repository whose action fluents take some of their values."""
@@ -43,7 +45,9 @@ class _Planned:
 
     def step(self, action: Ints) -> tuple[float, bool]:
         of_slots = zip(self.kinds.items(), self.levels, action, strict=True)
-        values = {name: kind(levels[a]) for (name, kind), levels, a in of_slots}
+        return self._act({name: kind(levels[a]) for (name, kind), levels, a in of_slots})
+
+    def _act(self, values: dict[str, float]) -> tuple[float, bool]:
         seen, reward, ends, _, _ = self.env.step(values)
         self._see(seen)
         return float(reward), bool(ends)
@@ -66,9 +70,7 @@ class Reservoirs(Sequential):
     """Ten reservoirs whose water flows from one to the next (planning competition of 2023)."""
 
     nvec, horizon, episodes = [5] * 10, 100, 200
-
-    def make(self) -> Any:
-        return _Reservoirs()
+    one = _Reservoirs
 
 
 class _Plants(_Planned):
@@ -93,9 +95,7 @@ class Plants(Sequential):
     """Seven power plants, a demand by the weather, and a fine for too little (2023)."""
 
     nvec, horizon, episodes = [4] * 7, 100, 200
-
-    def make(self) -> Any:
-        return _Plants()
+    one = _Plants
 
 
 class _Supply(_Planned):
@@ -117,9 +117,7 @@ class Supply(Sequential):
     """A factory makes goods and ships them to three warehouses, as the season asks for."""
 
     nvec, horizon, episodes = [6, 5, 5, 5], 100, 200
-
-    def make(self) -> Any:
-        return _Supply()
+    one = _Supply
 
 
 class _Chosen(_Planned):
@@ -135,9 +133,7 @@ class _Chosen(_Planned):
 
     def step(self, action: Ints) -> tuple[float, bool]:
         named = [name for of, a in zip(self.choices, action, strict=True) for name in of[a]]
-        seen, reward, ends, _, _ = self.env.step(dict.fromkeys(named, 1))
-        self._see(seen)
-        return float(reward), bool(ends)
+        return self._act(dict.fromkeys(named, 1))
 
     def related(self, name: str, rows: int) -> Floats:
         """Returns a constant of pairs of objects as a table."""
@@ -164,16 +160,13 @@ class Tamarisk(Sequential):
     """A weed spreads along six reaches of a river (planning competition of 2014)."""
 
     nvec, horizon, episodes = [4] * 6, 40, 500
-
-    def make(self) -> Any:
-        return _Reaches()
+    one = _Reaches
 
 
 class _Woods(_Chosen):
     def __init__(self) -> None:
-        cells = [f"x{x}__y{y}" for x in range(1, 5) for y in range(1, 5)]
         choices: list[list[list[str]]] = [
-            [[], [f"put-out___{c}"], [f"cut-out___{c}"]] for c in cells
+            [[], [f"put-out___{c}"], [f"cut-out___{c}"]] for c in CELLS
         ]
         super().__init__("Wildfire_MDP_ippc2014", 3, choices)
 
@@ -189,15 +182,12 @@ class Wildfires(Sequential):
     """Fires that spread to four of sixteen cells that matter (2014)."""
 
     nvec, horizon, episodes = [3] * 16, 40, 500
-
-    def make(self) -> Any:
-        return _Woods()
+    one = _Woods
 
 
 class _Cells(_Chosen):
     def __init__(self) -> None:
-        cells = [f"x{x}__y{y}" for x in range(1, 5) for y in range(1, 5)]
-        super().__init__("GameOfLife_MDP_ippc2011", 5, [[[], [f"set___{c}"]] for c in cells])
+        super().__init__("GameOfLife_MDP_ippc2011", 5, [[[], [f"set___{c}"]] for c in CELLS])
 
     def rule(self) -> Ints:
         """Sets cells that would die or stay empty, next to two or three that live."""
@@ -211,9 +201,7 @@ class Life(Sequential):
     """Sixteen cells of the game of life, with noise; each that lives pays (2011)."""
 
     nvec, horizon, episodes = [2] * 16, 40, 500
-
-    def make(self) -> Any:
-        return _Cells()
+    one = _Cells
 
 
 class _Network(_Chosen):
@@ -230,9 +218,7 @@ class Computers(Sequential):
     """Twenty computers that fail if those that they depend on do; a reboot costs (2011)."""
 
     nvec, horizon, episodes = [2] * 20, 40, 500
-
-    def make(self) -> Any:
-        return _Network()
+    one = _Network
 
 
 class _Readers(_Chosen):
@@ -251,9 +237,7 @@ class Readers(Sequential):
     """Ten consumers, each shown one of fifteen items; what is shown decides what comes (2023)."""
 
     nvec, horizon, episodes = [15] * 10, 100, 200
-
-    def make(self) -> Any:
-        return _Readers()
+    one = _Readers
 
 
 TASKS = by_name(Reservoirs, Plants, Supply, Tamarisk, Wildfires, Life, Computers, Readers)
