@@ -55,10 +55,10 @@ def brief_tests_of_critics() -> Iterator[None]:
     Policies that are hardly trained search for long.
     """
     # After the graphics back-end is chosen.
-    from spin_d3rlpy.search import agreement, state_model, trust
+    from spin_d3rlpy.search import agreement, state_model, trust_bounds
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(agreement, "MOST_STATES", trust.LEAST_STATES)
+        patch.setattr(agreement, "MOST_STATES", trust_bounds.LEAST_STATES)
         patch.setattr(state_model, "STEPS", 4)
         yield
 
@@ -66,9 +66,9 @@ def brief_tests_of_critics() -> Iterator[None]:
 @pytest.fixture
 def few_states_in_tests_of_critics(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests of critics look at the fewest states, where only that they are made counts."""
-    from spin_d3rlpy.search import agreement, trust  # after the graphics back-end is chosen
+    from spin_d3rlpy.search import agreement, trust_bounds  # after the graphics back-end is chosen
 
-    monkeypatch.setattr(agreement, "MOST_STATES", trust.LEAST_STATES)
+    monkeypatch.setattr(agreement, "MOST_STATES", trust_bounds.LEAST_STATES)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from spin_d3rlpy.search.trust import LEAST_CONFIRMED
+from spin_d3rlpy.search.trust_bounds import LEAST_CONFIRMED
 
 FOLDER = Path(__file__).parent
 TABLE = FOLDER.parents[1] / "examples" / "paper" / "results" / "trust.csv"

@@ -9,7 +9,9 @@ from collections.abc import Callable, Sequence
 import torch
 
 from spin_d3rlpy.asm.decoding import Conditionals
-from spin_d3rlpy.search.trust import LEAST_STATES, Search, Trust, mean_and_error
+from spin_d3rlpy.search.trust import Trust
+from spin_d3rlpy.search.trust_bounds import LEAST_STATES
+from spin_d3rlpy.search.trust_figures import Search, mean_and_error
 
 LEAST_CHANCE = 1e-3  # share of slots: policies without chance change none
 FIRST_STATES = 64  # enough where no search is near the bound

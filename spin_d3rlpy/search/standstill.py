@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 
 from spin_d3rlpy.data import DeviceReplayBuffer
-from spin_d3rlpy.search.trust import mean_and_error
+from spin_d3rlpy.search.trust_figures import mean_and_error
 
 MOST_COMPARED, COMPARED_AT_ONCE = 65_536, 1024  # steps; an image is large
 # Of a standard deviation. A robot that rests still drifts by the errors of its simulation.

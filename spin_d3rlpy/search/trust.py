@@ -21,259 +21,23 @@ of four new ones by the critics, if these confirm each other's choices.
 from __future__ import annotations
 
 import dataclasses
-import functools
-import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal
 
-import torch
+from spin_d3rlpy.search import trust_bounds as bounds
+from spin_d3rlpy.search.trust_figures import Figures, Search, Trial
 
 ActsBy = Literal["search", "imitation", "samples"]
-# Share of a search's gain. Critics also agree on what none of them knows: of the searches that the
-# careful gain chose, those with 66 to 80 % did harm, and those with 89 % or more paid.
-LEAST_CONFIRMED = 0.85
-# The same of a mild search that surely gains in the model of states. Critics confirmed 76 % of what
-# one gained for a city's signals, whose rewards are noisy: it returned -1375, imitation -1819. Of
-# others with 0.75 to 0.80, which surely gained there, too, those of signals and elevators lost.
-# And of one by `gamma` without such a model: on ICU-Sepsis they confirm 0.79 to 0.84 of searches
-# that half as long a training finds, and 0.96 after a whole one; survival is 0.81 (imitation 0.79).
-LEAST_CONFIRMED_OF_MILD = 0.75
-# Of the standard deviation of returns. A search that gained 0.005 of it returned 46 instead of
-# imitation's 273 with 103 % confirmed (finger-spin); those that paid gained 0.02 to 0.46 of it.
-LEAST_GAIN = 0.01
-# The same of what is confirmed less what is not, where less is confirmed. Of such searches those
-# that gained 0.02 of it were a matter of luck; with few noisy data, those with 58 to 79 % confirmed
-# and careful gains of 0.08 to 0.43 all were better than imitation (examples/offers).
-LEAST_CAREFUL_GAIN = 0.05
-# Slots that a search changes of the most likely action, divided by those that samples change, where
-# neither critics confirm a large gain of one step of many, nor a model of states. Mild searches
-# hardly lead where the data do not: one with 1.1 returned 0.79 instead of 0.22 on a small ward. One
-# with 1.5 to 1.9 wrote to tired customers, -2 instead of 5: their states do not tell, nor do
-# critics. Of searches with 75 to 80 % confirmed, which a model of states surely found to gain, one
-# with 1.35 returned less than imitation (life), and some with 1.45 (signals, elevators).
-MOST_CHANGES = 1.25
-# The same of one by `gamma`, of which critics confirm 75 %, and which no such model tries. Those
-# of ICU-Sepsis, which pay, have 1.27 to 1.37.
-MOST_CHANGES_BY_GAMMA = 1.4
-# Entropy of a slot's choices as a share of a uniform one's, where the most likely one is hardly
-# likelier than others and would be taken every time. Of logs with 0.97 and 0.98 (collectors, jobs)
-# it returns -7 and -12.4, samples 18 and -6.7; with less it is the better of both in 21 of 26.
-LEAST_VARIED = 0.95
-# Of the standard deviation of returns, of a search by a shorter discount that no model of states
-# tries. Its critics leave out what comes later, and those by `gamma` may know little of it. One
-# that gained 0.03 of it shot, did not turn and returned 3.2, imitation 15.9 (ViZDoom); another
-# gained 0.055, 86 % of it confirmed, and wrote to tired customers: -2 instead of 5. Those that
-# paid gained 0.08 or more.
-LEAST_SHORT_GAIN = 0.07
-# Times what the best held-out episode returned more than the mean in each step, where no model of
-# states tells what follows. Gains of all steps add up, and critics that agree on far more are
-# wrong together: six and nine times it on assembly (searches return -4, the log 6.5); where they
-# were right 2.5 (clinic) and 4 (dials).
-MOST_IMPLIED = 5.0
-# The same of what a search returns in the model of states more than imitation, where critics
-# confirm less. Where the log's rewards are noisy they confirm a third of what pays (campaigns: 17
-# in the model, 10 in truth, of a spread of 12). Gains of 0.17 to 0.36 were losses on elevators and
-# signals, larger ones on none of 13 tasks.
-LEAST_MODELED_GAIN = 0.4
-# Of a search's gain, where a model that foresees finds less than that. On cheetah-run's mixed data
-# it found 7 and 8 % by searches of which critics confirmed 41 and 34 %, and which returned 476 and
-# 504, imitation 594 and 583. On crane, where they confirm 82 % and more, it truly found 9 %.
-LEAST_CONSENT = 0.5
-# Of what critics confirm of the mildest search by `gamma`, of one by a shorter discount that the
-# model finds large. On campaigns 0.32 of it, by discount 0, and 11 +- 1 in the model returned -12.
-# Of 17 with more, where the mildest one gained little (lanes, playlists, irrigation, power plants,
-# packets), none surely returned less than imitation, and 11 surely more.
-LEAST_OF_MILDEST = 0.5
-# Of the variance of what logged actions return, which a model of states tells. Of epidemic,
-# batteries, conventions, crane and power plants it tells 0.74 to 0.94; of 54 gains that it surely
-# found there and on two more, 51 are true. Of campaigns it tells 0.48 and 0.65 (two logs), of dams
-# 0.61, of signals none, and finds gains that are not.
-LEAST_TOLD_RETURNS = 0.7
-# Of a gain that is not large, part of the way: critics that confirm less of each search are far
-# from 85 %. Of searches that acted in the end they confirmed 70 % after a quarter of their time.
-LEAST_IN_REACH = 0.6
-# Standard errors in the model of states by which a gain is one. Up to six searches are tried there,
-# each in up to four times as many states while it is not sure, which is many chances for luck: by
-# two, searches that gained 7 +- 3 and 4.5 +- 2 returned less than imitation (finger-spin), one
-# that gained 3 +- 1 returned -190 to -350 (elevators with a layout; the log -57).
-SURE_IN_MODEL = 3.0
-# Share of the numbers of the states that a search leads to there, which are beyond what 99 % of the
-# data have. Nobody knows what is paid there: where the log keeps wells from running dry the model
-# knows of no fine for that, and of searches that empty them it found 9 and 27, in truth -121 and
-# -106 (70 and 65 %), with another log 12 and -47 (13 %). Boilers that burst in the cold 6 and -663
-# (75 %). Of those that truly gained only rooms have more, which nobody heated enough (10 to 15 %).
-MOST_BEYOND = 0.1
-# The same of the policy's most likely action. It leaves out what the log's policy did by chance,
-# and can lead elsewhere: of ten reservoirs, a third of whose gates were set by chance, it brings
-# some beyond what the log has, and returns -314,000, samples -222,000 like the log (the model finds
-# 67,000 more by it). Where it is right its share is 0 to 0.4 %.
-MOST_BEYOND_OF_LIKELIEST = 0.05
-# Standard errors there, too. Searches are tried in the same states, where what one gains more than
-# another is much surer than what each of them gains.
-LEVEL = 0.5
-NOT_TRIED = 1e30  # standard error of what was not measured; files hold finite numbers
-ANY_ROOM = 1e30  # it was not measured
-ALL_UNTOLD = 1e30  # of a model of states that is not believed, whatever a search gains in it
-LEAST_STATES = 32  # fewer do not tell
-
-
-class Search(NamedTuple):
-    """A way to search.
-
-    Attributes:
-        gamma: discount of the values that it compares actions by.
-        action_flexibility: least probability of a choice, relative to the likeliest one's, in
-            (0, 1].
-    """
-
-    gamma: float
-    action_flexibility: float
-
-
-class Trial(NamedTuple):
-    """The figures of one search; see `Trust`, which has them by search."""
-
-    way: Search
-    promised: float
-    confirmed: float
-    error: float
-    modeled: float
-    modeled_error: float
-    beyond: float
-    changes: float
-
-    @property
-    def is_tried(self) -> bool:
-        """Whether it was tried in the model of states."""
-        return self.modeled_error != NOT_TRIED
-
-    @property
-    def is_mild(self) -> bool:
-        """Whether it changes hardly more slots of the most likely action than samples do."""
-        return self.changes <= MOST_CHANGES
-
-    @property
-    def careful_gain(self) -> float:
-        """What is confirmed less what is not."""
-        return self.confirmed - max(self.promised - self.confirmed, 0.0)
-
-    @property
-    def doubted_gain(self) -> float:
-        """What is confirmed less half of what is not."""
-        return (self.confirmed + self.careful_gain) / 2.0
-
-    @property
-    def is_sure_in_model(self) -> bool:
-        """Whether it surely returns more than imitation in the model of states."""
-        return self.modeled - SURE_IN_MODEL * self.modeled_error > 0.0
 
 
 @dataclasses.dataclass(frozen=True)
-class Trust:
-    """What critics gain by a search, and how much of it other critics confirm.
+class Trust(Figures):
+    """By what the policy acts, which the figures decide.
 
-    Gains are mean advantages over the policy's own actions, in units of returns by `gamma`.
-
-    Attributes:
-        searches: ways to search that were compared; the first one has the algorithm's `gamma` and
-            `action_flexibility`.
-        promised: by search, the gain of each critic's actions as that critic values them.
-        confirmed: the same as the other critics value it.
-        standard_errors: of `confirmed`, over states.
-        states: held-out states that were looked at; 0 if there were too few episodes to hold any
-            out.
-        alternatives: choices that the policy has for a slot in view of all others: the exponential
-            of the mean entropy, 1 where the data never tried anything else. 0 without a search
-            slot by slot.
-        spread: standard deviation of the data's returns.
-        likeliest_gain: mean advantage of the policy's most likely action over its samples, as all
-            critics value them.
-        likeliest_error: standard error of `likeliest_gain`, over states.
-        samples_gain: mean of what the policy's samples return in the model of states, less what its
-            most likely actions return.
-        samples_error: its standard error, over the states that both start in; `NOT_TRIED` without
-            such a model.
-        likeliest_beyond: share of the numbers of the states that most likely actions lead to there,
-            which are beyond what 99 % of the data have.
-        modeled: by search, what it returns there less what the most likely actions return.
-        modeled_errors: their standard errors; `NOT_TRIED` of searches that were not.
-        beyond: by search, the same of the states that it leads to; 0 of searches that were not
-            tried.
-        changes: by search, how many slots of the policy's most likely action it changes, divided
-            by how many the policy's samples do.
-        is_sequential: whether other decisions follow a decision, so that the data are not single
-            ones.
-        choices: that a slot has, the geometric mean; 0 if it is not known.
-        untold: share of the variance of held-out rewards that the model of states does not tell;
-            `ALL_UNTOLD` if logged actions return more in it than was logged.
-        foresees: whether the data have shown that this model tells what actions lead to: critics
-            value afterstates, or it tells 70 % of the variance of what logged actions return.
-        room: what the best held-out episode returned more than the mean, divided by the mean number
-            of steps.
-        stays: share of steps that left the observation as it was (`search.standstill`). A
-            function of the observation may stay there for ever, so each call draws new samples to
-            imitate by.
-        is_trap: whether such steps are frequent, return less than others, and repeat when the
-            action is repeated. Samples act then, whatever critics or the model of states find.
-        choice_promised: gain of the best of four samples by each critic, as that critic values it.
-        choice_confirmed: the same as the other critics value it.
-        choice_error: standard error of `choice_confirmed`, over states.
-        tells_ends: whether the task ends episodes, and the model of states tells when, and nearly
-            all rewards until then.
+    What is true of one search has a method that takes its figures, and of all a property that says
+    why.
     """
-
-    searches: tuple[Search, ...]
-    promised: tuple[float, ...]
-    confirmed: tuple[float, ...]
-    standard_errors: tuple[float, ...]
-    states: int
-    alternatives: float = 0.0
-    spread: float = 0.0
-    likeliest_gain: float = 0.0
-    likeliest_error: float = 0.0
-    samples_gain: float = 0.0
-    samples_error: float = NOT_TRIED
-    likeliest_beyond: float = 0.0
-    modeled: tuple[float, ...] = ()
-    modeled_errors: tuple[float, ...] = ()
-    beyond: tuple[float, ...] = ()
-    changes: tuple[float, ...] = ()
-    is_sequential: bool = False
-    choices: float = 0.0
-    untold: float = 0.0
-    foresees: bool = False
-    room: float = ANY_ROOM
-    stays: float = 0.0
-    is_trap: bool = False
-    tells_ends: bool = False
-    choice_promised: float = 0.0
-    choice_confirmed: float = 0.0
-    choice_error: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not self.modeled:
-            object.__setattr__(self, "modeled", (0.0,) * len(self.searches))
-            object.__setattr__(self, "modeled_errors", (NOT_TRIED,) * len(self.searches))
-        if not self.beyond:
-            object.__setattr__(self, "beyond", (0.0,) * len(self.searches))
-        if not self.changes:
-            object.__setattr__(self, "changes", (0.0,) * len(self.searches))
-
-    @functools.cached_property
-    def _trials(self) -> tuple[Trial, ...]:
-        """The figures by search."""
-        columns = (
-            self.searches,
-            self.promised,
-            self.confirmed,
-            self.standard_errors,
-            self.modeled,
-            self.modeled_errors,
-            self.beyond,
-            self.changes,
-        )
-        return tuple(itertools.starmap(Trial, zip(*columns, strict=True)))
 
     @property
     def _gamma(self) -> float:
@@ -282,7 +46,7 @@ class Trust:
 
     def _numbers(self, is_one: Callable[[Trial], bool]) -> list[int]:
         """Returns the numbers of the searches of which something is true."""
-        return [i for i, trial in enumerate(self._trials) if is_one(trial)]
+        return [i for i, trial in enumerate(self.trials) if is_one(trial)]
 
     @property
     def has_failed(self) -> tuple[bool, ...]:
@@ -290,9 +54,10 @@ class Trust:
 
         What is gained where the data have not been is not sure.
         """
-        return tuple(map(self._failed, self._trials))
+        return tuple(map(self.failed, self.trials))
 
-    def _failed(self, trial: Trial) -> bool:
+    def failed(self, trial: Trial) -> bool:
+        """Returns whether this search has; see `has_failed`."""
         return trial.is_tried and not self._gains_in_model(trial)
 
     def _gains_in_model(self, trial: Trial) -> bool:
@@ -305,27 +70,10 @@ class Trust:
         and finds 74 +- 8, 2.9 times the spread, by one that gains 80.
         """
         told = max(0.0, 1.0 - self.untold)
-        is_told = trial.modeled * told - SURE_IN_MODEL * trial.modeled_error > 0.0
+        is_told = trial.modeled * told - bounds.SURE_IN_MODEL * trial.modeled_error > 0.0
         is_large = trial.modeled >= self.untold * self.spread > 0.0
         is_sure = trial.is_sure_in_model and (is_told or is_large)
-        return is_sure and trial.beyond < MOST_BEYOND
-
-    @property
-    def has_model(self) -> bool:
-        """Whether policies were compared in a model of states."""
-        return self.samples_error != NOT_TRIED
-
-    def with_imitation(self, gains: torch.Tensor, likeliest_beyond: float = 0.0) -> Trust:
-        """Adds how the policy imitates in the model of states.
-
-        Args:
-            gains: what samples return there less what most likely actions return, `(B,)`.
-            likeliest_beyond: as in `Trust`.
-        """
-        mean, error = mean_and_error(gains.double())
-        return dataclasses.replace(
-            self, samples_gain=mean, samples_error=error, likeliest_beyond=likeliest_beyond
-        )
+        return is_sure and trial.beyond < bounds.MOST_BEYOND
 
     def to_try(self) -> int | None:
         """Returns the number of the search to be tried next in the model of states, if one is.
@@ -334,10 +82,10 @@ class Trust:
         model foresees what actions lead to, the boldest by this discount, whatever critics say of
         it: it is compared with a milder one (`milder_than`), not tried after it.
         """
-        if self.states < LEAST_STATES:
+        if self.states < bounds.LEAST_STATES:
             return None
         may_act = self._to_be_tried
-        done = [self.searches[i].gamma for i in may_act if self._trials[i].is_tried]
+        done = [self.searches[i].gamma for i in may_act if self.trials[i].is_tried]
         among = [i for i in may_act if self.searches[i].gamma not in done]
         best = max(among, key=self.careful_gains.__getitem__, default=None)
         if best is None or not self.foresees:
@@ -348,10 +96,10 @@ class Trust:
     @property
     def _to_be_tried(self) -> list[int]:
         """Numbers of searches that may act if they gain in the model of states."""
-        confirmed = self._numbers(lambda it: self._may_be_confirmed(it) and not self._failed(it))
+        confirmed = self._numbers(lambda it: self._may_be_confirmed(it) and not self.failed(it))
         if confirmed and not self._are_final(confirmed):
             return confirmed + [i for i in self._may_be_preferred if i not in confirmed]
-        large = self._numbers(self._is_large)
+        large = self._numbers(self.is_large)
         return confirmed or large or self._numbers(self._may_be_modeled)
 
     def milder_than(self, number: int) -> int | None:
@@ -367,24 +115,6 @@ class Trust:
             if self.searches[i].gamma == gamma and self.searches[i].action_flexibility > flexibility
         ]
         return max(milder, key=self.careful_gains.__getitem__, default=None)
-
-    def with_search(self, number: int, gains: torch.Tensor, beyond: float = 0.0) -> Trust:
-        """Adds what a search does in the model of states.
-
-        Args:
-            number: of the search.
-            gains: what it returns there less what imitation does, `(B,)`.
-            beyond: as in `Trust`.
-        """
-        return self.with_figures(number, *mean_and_error(gains.double()), beyond)
-
-    def with_figures(self, number: int, gain: float, error: float, beyond: float) -> Trust:
-        """Adds the same by a mean and its standard error."""
-        modeled, errors, shares = [*self.modeled], [*self.modeled_errors], [*self.beyond]
-        modeled[number], errors[number], shares[number] = gain, error, beyond
-        return dataclasses.replace(
-            self, modeled=tuple(modeled), modeled_errors=tuple(errors), beyond=tuple(shares)
-        )
 
     def compared(
         self,
@@ -410,15 +140,6 @@ class Trust:
         return trust
 
     @property
-    def careful_gains(self) -> tuple[float, ...]:
-        """By search, what is confirmed less what is not.
-
-        What other critics do not confirm is a critic's own mistake. As much again is taken off the
-        confirmed gain for mistakes that all critics share, which no comparison of them shows.
-        """
-        return tuple(trial.careful_gain for trial in self._trials)
-
-    @property
     def beat_imitation(self) -> tuple[bool, ...]:
         """By search, whether it gains more than the most likely action.
 
@@ -427,10 +148,10 @@ class Trust:
         and returned 7.3 where the search returned 6.8. On prices they confirmed 2.1 of 3.8, which
         the search returned, and the most likely action gained 0.5.
         """
-        return tuple(map(self._beats_imitation, self._trials))
+        return tuple(map(self.beats_imitation, self.trials))
 
-    def _beats_imitation(self, trial: Trial, doubt: float = 0.0) -> bool:
-        """Returns whether it does; gains may be lower by some standard errors of doubt."""
+    def beats_imitation(self, trial: Trial, doubt: float = 0.0) -> bool:
+        """Returns whether this search does; gains may be lower by some standard errors."""
         doubted = doubt * (1.5 * trial.error + self.likeliest_error)
         return trial.doubted_gain + doubted > self.likeliest_gain
 
@@ -445,20 +166,21 @@ class Trust:
         confirmed 75 % by 0: it returned 4, imitation 26.) They judge no search of which the gains
         would add up to far more than any episode returned.
         """
-        return tuple(map(self._is_judged, self._trials))
+        return tuple(map(self.is_judged, self.trials))
 
-    def _is_judged(self, trial: Trial) -> bool:
+    def is_judged(self, trial: Trial) -> bool:
+        """Returns whether this search can be judged; see `are_judged`."""
         if self.has_model:
             return True
-        if not self._is_possible(trial) or trial.way.gamma == self._gamma:
-            return self._is_possible(trial)
-        is_agreed = trial.confirmed >= LEAST_CONFIRMED * trial.promised
-        is_enough = trial.confirmed >= LEAST_SHORT_GAIN * self.spread
+        if not self.is_possible(trial) or trial.way.gamma == self._gamma:
+            return self.is_possible(trial)
+        is_agreed = trial.confirmed >= bounds.LEAST_CONFIRMED * trial.promised
+        is_enough = trial.confirmed >= bounds.LEAST_SHORT_GAIN * self.spread
         return is_enough and (is_agreed or not self.is_sequential)
 
-    def _is_possible(self, trial: Trial) -> bool:
+    def is_possible(self, trial: Trial) -> bool:
         """Returns whether its gains in all steps of an episode could be true."""
-        return not self.is_sequential or trial.confirmed <= MOST_IMPLIED * self.room
+        return not self.is_sequential or trial.confirmed <= bounds.MOST_IMPLIED * self.room
 
     @property
     def are_confirmed(self) -> tuple[bool, ...]:
@@ -477,29 +199,30 @@ class Trust:
         other decisions follow, and there is no such model, 75 % of one by the first discount are
         enough that changes little more.
         """
-        return tuple(map(self._is_confirmed, self._trials))
+        return tuple(map(self.is_confirmed, self.trials))
 
-    def _is_confirmed(self, trial: Trial) -> bool:
+    def is_confirmed(self, trial: Trial) -> bool:
+        """Returns whether this search is; see `are_confirmed`."""
         is_left_to_model = self._may_be_confirmed(trial) and self._gains_in_model(trial)
-        is_agreed = self._is_agreed(trial, self._least_confirmed(trial))
-        return (is_agreed or is_left_to_model) and not self._failed(trial)
+        is_agreed = self.is_agreed(trial, self.least_confirmed(trial))
+        return (is_agreed or is_left_to_model) and not self.failed(trial)
 
-    def _least_confirmed(self, trial: Trial) -> float:
+    def least_confirmed(self, trial: Trial) -> float:
         """Returns the share of a gain that is enough, whatever the model of states says."""
         is_alone = self.is_sequential and not self.has_model
-        is_mild = trial.changes <= MOST_CHANGES_BY_GAMMA
+        is_mild = trial.changes <= bounds.MOST_CHANGES_BY_GAMMA
         is_enough = is_alone and is_mild and trial.way.gamma == self._gamma
-        return LEAST_CONFIRMED_OF_MILD if is_enough else LEAST_CONFIRMED
+        return bounds.LEAST_CONFIRMED_OF_MILD if is_enough else bounds.LEAST_CONFIRMED
 
     def _may_be_confirmed(self, trial: Trial) -> bool:
         """Returns whether critics confirm it, or leave it to the model of states."""
-        is_open = self._is_agreed(trial, LEAST_CONFIRMED, 2.0) or (
-            trial.is_mild and self._is_agreed(trial, LEAST_CONFIRMED_OF_MILD, 2.0)
+        is_open = self.is_agreed(trial, bounds.LEAST_CONFIRMED, 2.0) or (
+            trial.is_mild and self.is_agreed(trial, bounds.LEAST_CONFIRMED_OF_MILD, 2.0)
         )
         knows = self._has_consent(trial) or self.foresees or self.tells_ends
-        return self._is_agreed(trial, LEAST_CONFIRMED) or (is_open and knows)
+        return self.is_agreed(trial, bounds.LEAST_CONFIRMED) or (is_open and knows)
 
-    def _is_agreed(self, trial: Trial, least_confirmed: float, doubt: float = 0.0) -> bool:
+    def is_agreed(self, trial: Trial, least_confirmed: float, doubt: float = 0.0) -> bool:
         """Returns whether critics confirm a search, whatever the model of states says.
 
         Args:
@@ -516,9 +239,9 @@ class Trust:
         return (
             agree
             and trial.promised > 0.0
-            and trial.confirmed + doubted >= LEAST_GAIN * self.spread
-            and self._is_judged(trial)
-            and self._beats_imitation(trial, doubt)
+            and trial.confirmed + doubted >= bounds.LEAST_GAIN * self.spread
+            and self.is_judged(trial)
+            and self.beats_imitation(trial, doubt)
         )
 
     @property
@@ -531,20 +254,21 @@ class Trust:
         it has to change hardly more than samples do. So it has where the task ends episodes: of
         trucks, and of tanks, the bold searches that the model found to gain crash.
         """
-        return tuple(map(self._is_large, self._trials))
+        return tuple(map(self.is_large, self.trials))
 
-    def _is_large(self, trial: Trial) -> bool:
+    def is_large(self, trial: Trial) -> bool:
+        """Returns whether this search is; see `are_large`."""
         knows = (self.has_model and not self.tells_ends) or not self.is_sequential
-        return self._looks_large(trial) and (knows or trial.is_mild)
+        return self.looks_large(trial) and (knows or trial.is_mild)
 
-    def _looks_large(self, trial: Trial) -> bool:
+    def looks_large(self, trial: Trial) -> bool:
         """Returns whether it is large as far as critics know what follows."""
         return (
             self.spread > 0.0
-            and trial.careful_gain >= LEAST_CAREFUL_GAIN * self.spread
-            and self._is_judged(trial)
-            and self._beats_imitation(trial)
-            and not (self._is_confirmed(trial) or self._failed(trial))
+            and trial.careful_gain >= bounds.LEAST_CAREFUL_GAIN * self.spread
+            and self.is_judged(trial)
+            and self.beats_imitation(trial)
+            and not (self.is_confirmed(trial) or self.failed(trial))
         )
 
     @property
@@ -562,10 +286,11 @@ class Trust:
         enough of a mild one, too, as a model that is believed tells nearly all rewards there (of
         reactor it found 22 and 32 %, of poles 13 %).
         """
-        return tuple(map(self._is_large_in_model, self._trials))
+        return tuple(map(self.is_large_in_model, self.trials))
 
-    def _is_large_in_model(self, trial: Trial) -> bool:
-        if self._is_confirmed(trial) or self._is_large(trial):
+    def is_large_in_model(self, trial: Trial) -> bool:
+        """Returns whether this search is; see `are_large_in_model`."""
+        if self.is_confirmed(trial) or self.is_large(trial):
             return False
         is_preferred = self._has_consent(trial) and (
             not self._looks_large_in_model(self._mildest) or self._beats_the_mildest(trial)
@@ -574,16 +299,16 @@ class Trust:
 
     def _looks_large_in_model(self, trial: Trial) -> bool:
         """Returns whether it is large there, whatever the discount."""
-        is_large = trial.modeled > self._least_alone(trial) * self.spread
+        is_large = trial.modeled > self.least_alone(trial) * self.spread
         return self._may_be_modeled(trial) and trial.is_sure_in_model and is_large
 
-    def _least_alone(self, trial: Trial) -> float:
+    def least_alone(self, trial: Trial) -> float:
         """Returns the share of the spread from which on the model's gain counts alone."""
         if self.foresees and self.untold == 0.0:
             return 0.0
-        agree = trial.confirmed >= LEAST_CONSENT * trial.promised > 0.0
+        agree = trial.confirmed >= bounds.LEAST_CONSENT * trial.promised > 0.0
         knows = self.tells_ends or (self.foresees and agree)
-        return LEAST_CAREFUL_GAIN if knows else LEAST_MODELED_GAIN
+        return bounds.LEAST_CAREFUL_GAIN if knows else bounds.LEAST_MODELED_GAIN
 
     def _may_be_modeled(self, trial: Trial) -> bool:
         """Returns whether critics confirm any gain and the model has not found that it fails.
@@ -597,7 +322,7 @@ class Trust:
         a log whose policy always ends in a pit, one action that avoids them gains nothing by the
         first discount (-1.3 +- 3), and acting so in every step gains 211 +- 51 (CoNE, 75 %).
         """
-        is_asked = self.has_model and self.spread > 0.0 and not self._failed(trial)
+        is_asked = self.has_model and self.spread > 0.0 and not self.failed(trial)
         is_mildest = trial.way.action_flexibility == self._mildest.way.action_flexibility
         is_gain = trial.confirmed - 2.0 * trial.error > 0.0
         return is_asked and (self.foresees or (is_mildest and is_gain))
@@ -605,7 +330,7 @@ class Trust:
     @property
     def _mildest(self) -> Trial:
         """The mildest search by the first discount."""
-        of_first = [trial for trial in self._trials if trial.way.gamma == self._gamma]
+        of_first = [trial for trial in self.trials if trial.way.gamma == self._gamma]
         return max(of_first, key=lambda trial: trial.way.action_flexibility)
 
     def _has_consent(self, trial: Trial) -> bool:
@@ -615,7 +340,7 @@ class Trust:
         model would know it.
         """
         of_mildest = self._mildest.confirmed
-        is_enough = trial.confirmed >= LEAST_OF_MILDEST * of_mildest > 0.0
+        is_enough = trial.confirmed >= bounds.LEAST_OF_MILDEST * of_mildest > 0.0
         return trial.way.gamma == self._gamma or is_enough
 
     def _beats_the_mildest(self, trial: Trial) -> bool:
@@ -648,11 +373,11 @@ class Trust:
             likely = (
                 trial.careful_gain + doubt * 2.0 * trial.error
             )  # what is not confirmed counts twice
-            is_large = trial.careful_gain >= LEAST_CAREFUL_GAIN * self.spread
-            is_in_reach = trial.confirmed >= LEAST_IN_REACH * trial.promised
-            return likely < LEAST_GAIN * self.spread or not (is_in_reach or is_large)
+            is_large = trial.careful_gain >= bounds.LEAST_CAREFUL_GAIN * self.spread
+            is_in_reach = trial.confirmed >= bounds.LEAST_IN_REACH * trial.promised
+            return likely < bounds.LEAST_GAIN * self.spread or not (is_in_reach or is_large)
 
-        return not self.needs_critics and all(map(is_one, self._trials))
+        return not self.needs_critics and all(map(is_one, self.trials))
 
     @property
     def is_clear(self) -> bool:
@@ -661,15 +386,15 @@ class Trust:
         By three standard errors, each is confirmed or not, and its gain is enough or too little,
         more than imitation's or less, and critics can judge it or not.
         """
-        return all(map(self._is_clear, self._trials))
+        return all(map(self._is_clear, self.trials))
 
     def _is_clear(self, trial: Trial) -> bool:
-        error, bound = trial.error, LEAST_CONFIRMED * trial.promised
-        is_mild = trial.changes <= MOST_CHANGES_BY_GAMMA
-        lower = LEAST_CONFIRMED_OF_MILD * trial.promised if is_mild else bound
-        from_short = abs(trial.confirmed - LEAST_SHORT_GAIN * self.spread)
-        from_large = abs(trial.careful_gain - LEAST_CAREFUL_GAIN * self.spread)
-        from_least = abs(trial.confirmed - LEAST_GAIN * self.spread)
+        error, bound = trial.error, bounds.LEAST_CONFIRMED * trial.promised
+        is_mild = trial.changes <= bounds.MOST_CHANGES_BY_GAMMA
+        lower = bounds.LEAST_CONFIRMED_OF_MILD * trial.promised if is_mild else bound
+        from_short = abs(trial.confirmed - bounds.LEAST_SHORT_GAIN * self.spread)
+        from_large = abs(trial.careful_gain - bounds.LEAST_CAREFUL_GAIN * self.spread)
+        from_least = abs(trial.confirmed - bounds.LEAST_GAIN * self.spread)
         from_imitation = abs(trial.doubted_gain - self.likeliest_gain)
         if trial.way.gamma != self._gamma and not from_short > 3.0 * error:
             return False
@@ -688,7 +413,7 @@ class Trust:
         mildest search by `gamma`. The model found 15 +- 5 and 56 +- 4; they return 527 and 706
         (imitation 658).
         """
-        return any(self._has_consent(self._trials[i]) for i in confirmed)
+        return any(self._has_consent(self.trials[i]) for i in confirmed)
 
     @property
     def _may_be_preferred(self) -> list[int]:
@@ -707,30 +432,15 @@ class Trust:
         by shorter discounts, and less than half of what they confirm of the mildest one by the
         first discount, others act if this model surely prefers them, by two standard errors.
         """
-        confirmed = self._numbers(self._is_confirmed)
+        confirmed = self._numbers(self.is_confirmed)
         if not confirmed:
-            return self._numbers(self._is_large) or self._numbers(self._is_large_in_model)
+            return self._numbers(self.is_large) or self._numbers(self.is_large_in_model)
         if self._are_final(confirmed):
             return confirmed
-        most = max((self._trials[i] for i in confirmed), key=lambda trial: trial.modeled)
+        most = max((self.trials[i] for i in confirmed), key=lambda trial: trial.modeled)
         return [
-            i for i in self._may_be_preferred if _surely_returns_more(self._trials[i], most)
+            i for i in self._may_be_preferred if _surely_returns_more(self.trials[i], most)
         ] or confirmed
-
-    @property
-    def _best(self) -> int:
-        among = self._may_act
-        tried = [i for i in among if self._trials[i].is_tried]
-        if tried:
-            most = max(tried, key=self.modeled.__getitem__)
-            least = self.modeled[most] - LEVEL * self.modeled_errors[most]
-            level = [i for i in tried if self.modeled[i] >= least]
-            # What a search by a shorter discount gains depends less on what the data do later.
-            return min(level, key=lambda i: (self.searches[i].gamma, -self.modeled[i]))
-        # A search whose critics give no number is none to choose.
-        gains = [-math.inf if math.isnan(gain) else gain for gain in self.careful_gains]
-        others = self._numbers(lambda trial: not self._failed(trial))
-        return max(among or others or range(len(gains)), key=gains.__getitem__)
 
     @property
     def best(self) -> Search:
@@ -739,13 +449,27 @@ class Trust:
         Of those that may act; if none may, of those that did not fail in that model; if
         all did, of all.
         """
-        return self.searches[self._best]
+        return self.best_trial.way
+
+    @property
+    def best_trial(self) -> Trial:
+        """The figures of the best search."""
+        among = [self.trials[i] for i in self._may_act]
+        tried = [trial for trial in among if trial.is_tried]
+        if tried:
+            most = max(tried, key=lambda trial: trial.modeled)
+            least = most.modeled - bounds.LEVEL * most.modeled_error
+            level = [trial for trial in tried if trial.modeled >= least]
+            # What a search by a shorter discount gains depends less on what the data do later.
+            return min(level, key=lambda trial: (trial.way.gamma, -trial.modeled))
+        others = [trial for trial in self.trials if not self.failed(trial)]
+        return max(among or others or self.trials, key=_known_gain)
 
     @property
     def share(self) -> float:
         """Confirmed share of the best search's gain."""
-        promised = self.promised[self._best]
-        return self.confirmed[self._best] / promised if promised > 0.0 else 0.0
+        best = self.best_trial
+        return best.confirmed / best.promised if best.promised > 0.0 else 0.0
 
     @property
     def acts_by(self) -> ActsBy:
@@ -759,7 +483,7 @@ class Trust:
         """
         if self.is_trap:
             return "samples"
-        if self.states < LEAST_STATES:
+        if self.states < bounds.LEAST_STATES:
             return "imitation"
         if self._may_act:
             return "search"
@@ -768,17 +492,17 @@ class Trust:
             is_worth_it = self.likeliest_gain - 2.0 * self.likeliest_error > 0.0
             likes_samples = self.is_sequential or not is_worth_it
         # What follows an action decides where critics say the contrary.
-        is_sure_of_more = self.samples_gain - SURE_IN_MODEL * self.samples_error > 0.0
-        is_sure_of_less = self.samples_gain + SURE_IN_MODEL * self.samples_error < 0.0
+        is_sure_of_more = self.samples_gain - bounds.SURE_IN_MODEL * self.samples_error > 0.0
+        is_sure_of_less = self.samples_gain + bounds.SURE_IN_MODEL * self.samples_error < 0.0
         is_worse = (
-            self._leaves_the_data or is_sure_of_more or (likes_samples and not is_sure_of_less)
+            self.leaves_the_data or is_sure_of_more or (likes_samples and not is_sure_of_less)
         )
         return "samples" if is_worse else "imitation"
 
     @property
-    def _leaves_the_data(self) -> bool:
+    def leaves_the_data(self) -> bool:
         """Whether most likely actions lead where the data have not been."""
-        return self.likeliest_beyond >= MOST_BEYOND_OF_LIKELIEST
+        return self.likeliest_beyond >= bounds.MOST_BEYOND_OF_LIKELIEST
 
     @property
     def chooses_samples(self) -> bool:
@@ -789,7 +513,7 @@ class Trust:
         asked than of a search, and who draws again moves on in the end. (Rails: 21, one sample 8,
         searches -5 to -8, the log 10.)
         """
-        if not self.is_trap or self.states < LEAST_STATES:
+        if not self.is_trap or self.states < bounds.LEAST_STATES:
             return False
         is_sure = self.choice_confirmed - 2.0 * self.choice_error > 0.0
         return is_sure and self.choice_confirmed >= 0.5 * self.choice_promised
@@ -804,22 +528,23 @@ class Trust:
         """Whether decisions of the data are nearly uniform as far as the policy tells."""
         if self.alternatives <= 1.0 or self.choices <= 1.0:
             return False
-        return math.log(self.alternatives) >= LEAST_VARIED * math.log(self.choices)
+        return math.log(self.alternatives) >= bounds.LEAST_VARIED * math.log(self.choices)
 
     def __str__(self) -> str:
         if self.is_trap:
             return f"acts by samples: {self._standstill}"
-        if self.states < LEAST_STATES:
+        if self.states < bounds.LEAST_STATES:
             return f"acts by imitation: {self.states} held-out states are too few to test critics"
-        best = self._best
-        gamma, flexibility = self.best
+        best = self.best_trial
+        gamma, flexibility = best.way
         return (
             f"acts by {self.acts_by}: other critics confirm {self.share:.0%} of what a search by "
             f"discount {gamma:g} and action_flexibility {flexibility:g} gains in {self.states} "
             f"held-out states "
-            f"({self.confirmed[best]:.2g} +- {self.standard_errors[best]:.1g} of "
-            f"{self.promised[best]:.2g}; expected {LEAST_CONFIRMED:.0%}){self._alternatives}"
-            f"{self._spread}{self._judges}{self._imitation}{self._model}{self._fallback}"
+            f"({best.confirmed:.2g} +- {best.error:.1g} of {best.promised:.2g}; "
+            f"expected {bounds.LEAST_CONFIRMED:.0%}){self._alternatives}"
+            f"{self._size_of_gain}{self._judges}{self._imitation}{self._model}"
+            f"{self._fallback}"
         )
 
     @property
@@ -837,26 +562,61 @@ class Trust:
         )
 
     @property
-    def _judges(self) -> str:
-        best = self._trials[self._best]
-        if self._is_judged(best):
+    def _alternatives(self) -> str:
+        if self.alternatives == 0.0:
             return ""
-        if not self._is_possible(best):
+        of_all = f" of {self.choices:.3g}" if self.choices else ""
+        return f"; in the data a slot has {self.alternatives:.2f} likely choices{of_all}"
+
+    @property
+    def _size_of_gain(self) -> str:
+        if self.spread == 0.0:
+            return ""
+        best = self.best_trial
+        if self.is_large(best):  # why it acts though less is confirmed than expected
             return (
-                f"; in each step that is more than {MOST_IMPLIED:g} times the {self.room:.2g} that "
-                "the best held-out episode returned more than the mean (no more can be true where "
-                "no model of states tells what follows)"
+                f"; what is confirmed less what is not is {best.careful_gain / self.spread:.1%} "
+                "of the standard deviation of returns (expected "
+                f"{bounds.LEAST_CAREFUL_GAIN:.0%} where less is confirmed)"
             )
-        agreed = f", with {LEAST_CONFIRMED:.0%} of it confirmed," if self.is_sequential else ""
+        if self.looks_large(best) and self.acts_by != "search":  # why it does not act
+            return (
+                f"; the gain is large, but the search changes {best.changes:.1f} times as many "
+                f"slots as samples do (expected {bounds.MOST_CHANGES:g} where less is confirmed, "
+                "and the task ends episodes or no model of states tells what it leads to)"
+            )
+        gain = (
+            f"; the gain is {best.confirmed / self.spread:.1%} of the standard deviation of "
+            f"returns (expected {bounds.LEAST_GAIN:.0%})"
+        )
+        is_less = self.least_confirmed(best) < bounds.LEAST_CONFIRMED
+        if is_less and not self.is_agreed(best, bounds.LEAST_CONFIRMED):  # why that is enough
+            return f"{gain}; the search {self._changes_of(bounds.MOST_CHANGES_BY_GAMMA)}"
+        return gain
+
+    @property
+    def _judges(self) -> str:
+        best = self.best_trial
+        if self.is_judged(best):
+            return ""
+        if not self.is_possible(best):
+            return (
+                f"; in each step that is more than {bounds.MOST_IMPLIED:g} times the "
+                f"{self.room:.2g} that the best held-out episode returned more than the mean (no "
+                "more can be true where no model of states tells what follows)"
+            )
+        agreed = (
+            f", with {bounds.LEAST_CONFIRMED:.0%} of it confirmed," if self.is_sequential else ""
+        )
         return (
             f"; of a search by a discount shorter than {self.searches[0].gamma:g} a gain of "
-            f"{LEAST_SHORT_GAIN:.0%}{agreed} is expected where no model of states tells what "
-            "follows"
+            f"{bounds.LEAST_SHORT_GAIN:.0%}{agreed} is expected where no model of states tells "
+            "what follows"
         )
 
     @property
     def _imitation(self) -> str:
-        if self._beats_imitation(self._trials[self._best]) or self.likeliest_gain <= 0.0:
+        if self.beats_imitation(self.best_trial) or self.likeliest_gain <= 0.0:
             return ""
         return (
             f"; the most likely action gains {self.likeliest_gain:.2g}, the search less if half of "
@@ -864,95 +624,59 @@ class Trust:
         )
 
     @property
-    def _fallback(self) -> str:
-        if not self._leaves_the_data or self.acts_by == "search":
-            return ""
-        return (
-            f"; samples imitate, as {self.likeliest_beyond:.0%} of the numbers of the states that "
-            "the most likely actions lead to are beyond what 99% of the data have (expected less "
-            f"than {MOST_BEYOND_OF_LIKELIEST:.0%})"
-        )
-
-    @property
     def _model(self) -> str:
-        best, trial = self._best, self._trials[self._best]
-        gain, error = trial.modeled, trial.modeled_error
-        if not trial.is_tried:
+        best = self.best_trial
+        if not best.is_tried:
             return ""
+        gain, error = best.modeled, best.modeled_error
         more = f"; in a model of states it returns {gain:+.2g} +- {error:.1g} more than imitation"
-        if self.beyond[best] >= MOST_BEYOND:
+        if best.beyond >= bounds.MOST_BEYOND:
             return (
-                f"{more}, but {self.beyond[best]:.0%} of the numbers of the states that it leads "
-                f"to are beyond what 99% of the data have (expected less than {MOST_BEYOND:.0%})"
+                f"{more}, but {best.beyond:.0%} of the numbers of the states that it leads to are "
+                f"beyond what 99% of the data have (expected less than {bounds.MOST_BEYOND:.0%})"
             )
-        if self.untold == ALL_UNTOLD:
+        if self.untold == bounds.ALL_UNTOLD:
             return f"{more}, but this model returns more than was logged for logged actions, too"
-        is_less_sure = trial.is_sure_in_model and not self._gains_in_model(trial)
-        if is_less_sure and self.untold < 1.0:  # why it does not act
-            least = min(SURE_IN_MODEL * error / (1.0 - self.untold), self.untold * self.spread)
-            told = f"this model tells {1.0 - self.untold:.0%} of held-out rewards"
-            return f"{more} (expected {least:.2g}, as {told})"
-        if self._is_confirmed(trial) and not self._is_agreed(
-            trial, LEAST_CONFIRMED, 2.0
-        ):  # why it acts
-            return f"{more}, and {self._changes_of(MOST_CHANGES)}"
-        if any(self.are_confirmed) and not self.are_confirmed[best]:  # why it acts
+        if best.is_sure_in_model and self.failed(best) and self.untold < 1.0:  # why it does not act
+            told = 1.0 - self.untold
+            least = min(bounds.SURE_IN_MODEL * error / told, self.untold * self.spread)
+            return (
+                f"{more} (expected {least:.2g}, as this model tells {told:.0%} of held-out rewards)"
+            )
+        is_open = not self.is_agreed(best, bounds.LEAST_CONFIRMED, 2.0)
+        if self.is_confirmed(best) and is_open:  # why it acts
+            return f"{more}, and {self._changes_of(bounds.MOST_CHANGES)}"
+        if any(self.are_confirmed) and not self.is_confirmed(best):  # why it acts
             return f"{more}, and surely more than those by shorter discounts that are confirmed"
-        least = self._least_alone(trial)
+        least = self.least_alone(best)
         is_too_little = self.acts_by != "search" and 0.0 < gain < least * self.spread
-        if least == 0.0 or not (is_too_little or self.are_large_in_model[best]):
+        if least == 0.0 or not (is_too_little or self.is_large_in_model(best)):
             return more
         return (  # why it acts though less is confirmed than expected, or why it does not
             f"{more}, {gain / self.spread:.0%} of the standard deviation of returns (expected "
             f"{least:.0%} where less is confirmed)"
         )
 
-    @property
-    def _spread(self) -> str:
-        if self.spread == 0.0:
-            return ""
-        best = self._trials[self._best]
-        share = best.confirmed / self.spread
-        if self.are_large[self._best]:  # why it acts though less is confirmed than expected
-            careful = self.careful_gains[self._best] / self.spread
-            return (
-                f"; what is confirmed less what is not is {careful:.1%} of the standard deviation "
-                f"of returns (expected {LEAST_CAREFUL_GAIN:.0%} where less is confirmed)"
-            )
-        if self._looks_large(best) and self.acts_by != "search":  # why it does not act
-            return (
-                f"; the gain is large, but the search changes {best.changes:.1f} times as many "
-                f"slots as samples do (expected {MOST_CHANGES:g} where less is confirmed, "
-                "and the task ends episodes or no model of states tells what it leads to)"
-            )
-        gain = (
-            f"; the gain is {share:.1%} of the standard deviation of returns "
-            f"(expected {LEAST_GAIN:.0%})"
-        )
-        if self._least_confirmed(best) < LEAST_CONFIRMED and not self._is_agreed(
-            best, LEAST_CONFIRMED
-        ):  # why less than expected is enough
-            return f"{gain}; the search {self._changes_of(MOST_CHANGES_BY_GAMMA)}"
-        return gain
-
     def _changes_of(self, most: float) -> str:
         return (
-            f"changes {self.changes[self._best]:.2f} times as many slots as samples do "
-            f"(expected {most:g} where {LEAST_CONFIRMED_OF_MILD:.0%} is enough)"
+            f"changes {self.best_trial.changes:.2f} times as many slots as samples do "
+            f"(expected {most:g} where {bounds.LEAST_CONFIRMED_OF_MILD:.0%} is enough)"
         )
 
     @property
-    def _alternatives(self) -> str:
-        if self.alternatives == 0.0:
+    def _fallback(self) -> str:
+        if not self.leaves_the_data or self.acts_by == "search":
             return ""
-        of_all = f" of {self.choices:.3g}" if self.choices else ""
-        return f"; in the data a slot has {self.alternatives:.2f} likely choices{of_all}"
+        return (
+            f"; samples imitate, as {self.likeliest_beyond:.0%} of the numbers of the states that "
+            "the most likely actions lead to are beyond what 99% of the data have (expected less "
+            f"than {bounds.MOST_BEYOND_OF_LIKELIEST:.0%})"
+        )
 
 
-def mean_and_error(of_states: torch.Tensor) -> tuple[float, float]:
-    """Returns the mean over states `(B,)` and its standard error."""
-    error = of_states.std(correction=0) / len(of_states) ** 0.5
-    return float(of_states.mean()), float(error)
+def _known_gain(trial: Trial) -> float:
+    """Returns the careful gain; a search whose critics give no number is none to choose."""
+    return -math.inf if math.isnan(trial.careful_gain) else trial.careful_gain
 
 
 def _surely_returns_more(trial: Trial, other: Trial) -> bool:

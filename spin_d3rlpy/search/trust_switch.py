@@ -9,7 +9,8 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from spin_d3rlpy.search.trust import Search, Trust
+from spin_d3rlpy.search.trust import Trust
+from spin_d3rlpy.search.trust_figures import Search
 
 SearchMode = Literal["auto", "always", "never"]
 # What `TrustSwitch` keeps of it; types are strings here, as annotations are not evaluated.

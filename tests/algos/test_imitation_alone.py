@@ -25,7 +25,8 @@ from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.policies.further_pretraining import FurtherPretraining
 from spin_d3rlpy.search.agreement import FIRST_STATES
 from spin_d3rlpy.search.standstill import Standstill
-from spin_d3rlpy.search.trust import Search, Trust
+from spin_d3rlpy.search.trust import Trust
+from spin_d3rlpy.search.trust_figures import Search
 from spin_d3rlpy.training.budget import Budget
 from spin_d3rlpy.training.loop import Run
 from tests.algos.problems import TINY

@@ -27,7 +27,8 @@ from spin_d3rlpy import (
 from spin_d3rlpy.asm.rules import all_different
 from spin_d3rlpy.policies import SPINJoint
 from spin_d3rlpy.policies.base import Policy
-from spin_d3rlpy.search.trust import Search, Trust
+from spin_d3rlpy.search.trust import Trust
+from spin_d3rlpy.search.trust_figures import Search
 from tests.algos.problems import NVEC, TINY, random_buffer, tiny_fields
 from tests.algos.test_masked_acting import (
     QUIET,

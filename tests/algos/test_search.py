@@ -44,7 +44,9 @@ from spin_d3rlpy.search.deadline import Deadline
 from spin_d3rlpy.search.moves import Conditions, improve
 from spin_d3rlpy.search.standstill import Standstill
 from spin_d3rlpy.search.starts import best_different, count_starts
-from spin_d3rlpy.search.trust import LEAST_STATES, NOT_TRIED, Search, Trust
+from spin_d3rlpy.search.trust import Trust
+from spin_d3rlpy.search.trust_bounds import LEAST_STATES, NOT_TRIED
+from spin_d3rlpy.search.trust_figures import Search
 from spin_d3rlpy.search.trust_switch import TrustSwitch
 from spin_envs import ActionLayout
 from tests.algos.plain_search import ascend

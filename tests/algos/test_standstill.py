@@ -19,7 +19,8 @@ from spin_d3rlpy.data.buffer.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.search import standstill as module
 from spin_d3rlpy.search.agreement import measure_trust
 from spin_d3rlpy.search.standstill import standstill
-from spin_d3rlpy.search.trust import Search, Trust
+from spin_d3rlpy.search.trust import Trust
+from spin_d3rlpy.search.trust_figures import Search
 from tests.exported_files import exported_actions
 
 pytestmark = pytest.mark.usefixtures("brief_tests_of_critics", "short_probes_of_states")

@@ -34,7 +34,9 @@ from spin_d3rlpy.search.state_model import (
     returns_of_logged_actions,
     share_of_rewards,
 )
-from spin_d3rlpy.search.trust import ALL_UNTOLD, NOT_TRIED, Search, Trust
+from spin_d3rlpy.search.trust import Trust
+from spin_d3rlpy.search.trust_bounds import ALL_UNTOLD, NOT_TRIED
+from spin_d3rlpy.search.trust_figures import Search
 from spin_d3rlpy.search.trust_switch import TrustSwitch
 from spin_d3rlpy.training.loop import Run
 from spin_d3rlpy.training.overfitting import OverfittingCheck

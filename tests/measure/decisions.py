@@ -22,8 +22,9 @@ import typer
 
 from spin_d3rlpy.files.results import write_csv
 from spin_d3rlpy.files.yaml_settings import check_name
-from spin_d3rlpy.search import trust as rules
-from spin_d3rlpy.search.trust import NOT_TRIED, Search, Trust
+from spin_d3rlpy.search import trust_bounds
+from spin_d3rlpy.search.trust import Trust
+from spin_d3rlpy.search.trust_figures import Search
 from tests.measure.switch import name_of
 
 ENOUGH = 0.9  # of the way from the log to the best policy
@@ -105,7 +106,7 @@ def compare_again(training: Training) -> Trust:
 def _in_model(training: Training, number: int) -> tuple[float, float, float]:
     """Returns what a search gains in the model of states, its error, and the share beyond."""
     trust = training.trust
-    if trust.modeled_errors[number] != NOT_TRIED:
+    if trust.modeled_errors[number] != trust_bounds.NOT_TRIED:
         return trust.modeled[number], trust.modeled_errors[number], trust.beyond[number]
     row = training.rows[name_of(trust.searches[number])]
     return float(row["in_model"]), float(row["in_model_error"]), float(row["beyond"])
@@ -131,13 +132,13 @@ def main(
     table: Annotated[Path, typer.Argument(help="A CSV of `tests.measure.switch`.")],
     out: Annotated[Path | None, typer.Option(help="The CSV.")] = None,
     bound: Annotated[
-        list[str] | None, typer.Option(help="NAME=VALUE of `search.trust`, repeatable.")
+        list[str] | None, typer.Option(help="NAME=VALUE of `search.trust_bounds`, repeatable.")
     ] = None,
 ) -> None:
     """Make decisions on record again."""
     for name, _, value in (text.partition("=") for text in bound or ()):
-        check_name(name, [key for key in vars(rules) if key.isupper()], "bounds")
-        setattr(rules, name, float(value))
+        check_name(name, [key for key in vars(trust_bounds) if key.isupper()], "bounds")
+        setattr(trust_bounds, name, float(value))
     rows: list[dict[str, Any]] = []
     for training in trainings(table):
         policy = decide(training)

@@ -24,7 +24,8 @@ from spin_d3rlpy import SPINIDQL, from_table
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.files.results import write_csv
 from spin_d3rlpy.files.yaml_settings import check_name
-from spin_d3rlpy.search.trust import Search, Trust
+from spin_d3rlpy.search.trust import Trust
+from spin_d3rlpy.search.trust_figures import Search
 from tests.measure.tasks import TASKS, Task, logged, returns
 
 SINGLE_STEPS = 500  # that each policy is played for where a decision is an episode

@@ -9,7 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from spin_d3rlpy.search import trust
+from spin_d3rlpy.search import trust_bounds
 from tests.measure import decisions
 
 RESULTS = Path(__file__).parents[2] / "examples" / "results" / "switch"
@@ -29,7 +29,7 @@ def test_a_rule_does_not_change_what_it_decides_unseen(table: str) -> None:
 
 def test_another_bound_decides_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     before = [decisions.decide(training) for training in decisions.trainings(TABLE)]
-    monkeypatch.setattr(trust, "LEAST_MODELED_GAIN", 1e30)  # no model decides alone
+    monkeypatch.setattr(trust_bounds, "LEAST_MODELED_GAIN", 1e30)  # no model decides alone
     after = [decisions.decide(training) for training in decisions.trainings(TABLE)]
     assert any(policy.startswith("search") for policy in before)
     assert before != after

@@ -47,7 +47,8 @@ from spin_d3rlpy.runs.report import ReportSettings, RunReport, measure_run
 from spin_d3rlpy.runs.report_page import doubts, sentence, write_page, write_report
 from spin_d3rlpy.runs.settings import train_settings
 from spin_d3rlpy.runs.training import run_training
-from spin_d3rlpy.search.trust import Search, Trust
+from spin_d3rlpy.search.trust import Trust
+from spin_d3rlpy.search.trust_figures import Search
 
 QUICK = ReportSettings(fqe_steps=2, model_updates=4, n_examples=3)
 NAME = "clinic/log-v0"

@@ -54,7 +54,8 @@ from spin_d3rlpy.search.state_model import (
     returns_of_logged_actions,
     share_of_rewards,
 )
-from spin_d3rlpy.search.trust import ALL_UNTOLD, LEAST_STATES, LEAST_TOLD_RETURNS, Trust, untested
+from spin_d3rlpy.search.trust import Trust, untested
+from spin_d3rlpy.search.trust_bounds import ALL_UNTOLD, LEAST_STATES, LEAST_TOLD_RETURNS
 from spin_d3rlpy.search.trust_switch import TrustSwitch
 from spin_d3rlpy.training.loop import Run
 from spin_d3rlpy.training.overfitting import CHECKED_ROWS, OverfittingCheck

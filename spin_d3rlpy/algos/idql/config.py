@@ -12,7 +12,7 @@ from spin_d3rlpy.algos.actor_critic import ActorCriticConfig
 from spin_d3rlpy.algos.config import TPolicy
 from spin_d3rlpy.critics.return_bins import RETURN_BINS
 from spin_d3rlpy.errors import require_fields
-from spin_d3rlpy.search.trust import Search
+from spin_d3rlpy.search.trust_figures import Search
 from spin_d3rlpy.search.trust_switch import SearchMode
 
 # Times `action_flexibility`, where critics value afterstates: they know a place by all actions that

@@ -32,7 +32,9 @@ from spin_d3rlpy.search.deadline import Deadline
 from spin_d3rlpy.search.moves import Conditions, improve
 from spin_d3rlpy.search.starts import best_different, count_starts
 from spin_d3rlpy.search.state_model import PARTS, Played, StateModel
-from spin_d3rlpy.search.trust import SURE_IN_MODEL, Search, Trust, mean_and_error
+from spin_d3rlpy.search.trust import Trust
+from spin_d3rlpy.search.trust_bounds import SURE_IN_MODEL
+from spin_d3rlpy.search.trust_figures import Search, mean_and_error
 from spin_d3rlpy.search.trust_switch import TrustSwitch
 from spin_d3rlpy.training.averages import polyak_update
 from spin_d3rlpy.training.schedules import Schedule
