@@ -74,9 +74,9 @@ def few_states_in_tests_of_critics(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def short_probes_of_states(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few updates ask whether data tell the next state, where they do not in any case."""
-    from spin_d3rlpy.search import state_model  # after the graphics back-end is chosen
+    from spin_d3rlpy.search import state_model_checks  # after the graphics back-end is chosen
 
-    monkeypatch.setattr(state_model, "PROBE_UPDATES", 5)
+    monkeypatch.setattr(state_model_checks, "PROBE_UPDATES", 5)
 
 
 def _draws(**variables: str) -> bool:

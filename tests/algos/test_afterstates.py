@@ -22,10 +22,11 @@ from spin_d3rlpy.algos.idql import algorithm as idql
 from spin_d3rlpy.critics.joint import JointCritic, Moves
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.buffer.episodes import EpisodeArrays, stack_episodes
-from spin_d3rlpy.search import state_model
+from spin_d3rlpy.search import state_model_checks
 from spin_d3rlpy.search.afterstates import Afterstates
 from spin_d3rlpy.search.places import Places
-from spin_d3rlpy.search.state_model import StateModel, learn, tells_less
+from spin_d3rlpy.search.state_model import StateModel, learn
+from spin_d3rlpy.search.state_model_checks import tells_less
 from spin_d3rlpy.training.budget import Budget
 from spin_d3rlpy.training.loop import Run
 from tests.algos.test_imitation_alone import Clock
@@ -299,7 +300,7 @@ def test_its_search_acts_from_an_exported_file(
 
 def test_a_killed_run_resumes_bit_for_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(idql, "MOST_PASSES", 0.3)  # 7 of 8 steps
-    monkeypatch.setattr(state_model, "PROBE_UPDATES", 300)
+    monkeypatch.setattr(state_model_checks, "PROBE_UPDATES", 300)
     buffer = walks()
 
     def fitted(afterstates: bool | str = "auto", **kept: Any) -> Any:

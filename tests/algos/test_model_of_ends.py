@@ -18,11 +18,10 @@ from spin_d3rlpy import SPINIDQL
 from spin_d3rlpy.algos.idql import algorithm
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.buffer.episodes import EpisodeArrays, stack_episodes
-from spin_d3rlpy.search.state_model import (
-    StateModel,
+from spin_d3rlpy.search.state_model import StateModel, learn
+from spin_d3rlpy.search.state_model_checks import (
     can_foresee,
     can_tell_rewards,
-    learn,
     returns_of_logged_actions,
     share_of_rewards,
 )

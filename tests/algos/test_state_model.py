@@ -24,13 +24,9 @@ from spin_d3rlpy.data.buffer.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.data.buffer.masks import pack
 from spin_d3rlpy.search import state_model
 from spin_d3rlpy.search.standstill import standstill
-from spin_d3rlpy.search.state_model import (
-    PARTS,
-    STEPS,
+from spin_d3rlpy.search.state_model import PARTS, STEPS, Played, StateModel, learn
+from spin_d3rlpy.search.state_model_checks import (
     LoggedReturns,
-    Played,
-    StateModel,
-    learn,
     returns_of_logged_actions,
     share_of_rewards,
 )

@@ -43,14 +43,12 @@ from spin_d3rlpy.search.afterstates import Afterstates
 from spin_d3rlpy.search.agreement import FIRST_STATES, SECOND_STATES, states_to_look_at
 from spin_d3rlpy.search.alike_choices import warn_of_alike_choices
 from spin_d3rlpy.search.standstill import Standstill, standstill
-from spin_d3rlpy.search.state_model import (
+from spin_d3rlpy.search.state_model import StateModel, ends_by_chance, learn
+from spin_d3rlpy.search.state_model_checks import (
     LEAST_TOLD_BESIDE_ENDS,
     LEAST_TOLD_REWARD,
-    StateModel,
     can_foresee,
     can_tell_rewards,
-    ends_by_chance,
-    learn,
     returns_of_logged_actions,
     share_of_rewards,
 )
