@@ -203,7 +203,7 @@ def test_places_are_told_apart_by_bounds_between_values() -> None:
 
 
 @pytest.mark.parametrize("has_time", [False, True])
-@pytest.mark.parametrize("kind", [SPINIDQL, FactoredIDQL])
+@pytest.mark.parametrize("kind", [SPINIDQL, pytest.param(FactoredIDQL, marks=pytest.mark.slow)])
 def test_critics_make_some_passes_over_the_data_at_most(
     kind: Any, has_time: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,6 +49,7 @@ QUICK = {
     *("SPINIQL", "SPINBC", "SPINIDQL", "SPINDistillAWAC", "RePreMAWAC", "SAINTIDQL"),
     *("FactoredIDQL", "AutoregressiveBCQ", "DecQNBCQ"),
 }
+QUICK_WITHOUT_LAYOUT = {"SPINIQL", "SPINIDQL", "AutoregressiveBCQ", "DecQNBCQ"}
 
 
 def masked_buffer() -> DeviceReplayBuffer:
@@ -92,11 +93,16 @@ def distinct(actions: Any) -> bool:
     return all(len(set(action)) == len(action) for action in np.asarray(actions).tolist())
 
 
-@pytest.mark.parametrize("layout", [None, LAYOUT], ids=["flat", "layout"])
+def with_speed(algo_class: Any, layout: ActionLayout | None) -> Any:
+    """Returns a case, marked slow unless it is one of the quick ones."""
+    is_quick = algo_class.__name__ in (QUICK if layout else QUICK_WITHOUT_LAYOUT)
+    name = f"{algo_class.__name__}-{'layout' if layout else 'flat'}"
+    return pytest.param(algo_class, layout, id=name, marks=() if is_quick else pytest.mark.slow)
+
+
 @pytest.mark.parametrize(
-    "algo_class",
-    [pytest.param(a, marks=() if a.__name__ in QUICK else pytest.mark.slow) for a in ALGORITHMS],
-    ids=lambda a: a.__name__,
+    ("algo_class", "layout"),
+    [with_speed(a, layout) for a in ALGORITHMS for layout in (None, LAYOUT)],
 )
 def test_features_of_the_package_hold_together(
     algo_class: Any, layout: ActionLayout | None, tmp_path: Path

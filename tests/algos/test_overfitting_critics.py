@@ -66,7 +66,9 @@ def fitted(
     return algo
 
 
-@pytest.mark.parametrize(("noise", "drops_out"), [(3.0, True), (0.0, False)])
+@pytest.mark.parametrize(
+    ("noise", "drops_out"), [(3.0, True), pytest.param(0.0, False, marks=pytest.mark.slow)]
+)
 def test_critics_of_noisy_rewards_drop_out_and_others_do_not(noise: float, drops_out: bool) -> None:
     impl: Any = fitted(noise).impl
     assert (impl.dropout_rate == 0.5) == drops_out

@@ -92,6 +92,7 @@ def test_one_bin_tells_nothing() -> None:
         algorithm(return_bins=1)
 
 
+@pytest.mark.slow
 def test_rare_disasters_hardly_move_the_values_of_other_actions() -> None:
     x = np.random.default_rng(1).normal(size=(200, 2)).astype(np.float32)
     pays, does_not = (np.tile([a, 0, 0], (200, 1)) for a in (0, 1))
