@@ -94,6 +94,11 @@ class Trust(Figures):
         return min(by_discount, key=lambda i: self.searches[i].action_flexibility)
 
     @property
+    def is_mixed(self) -> bool:
+        """Whether the log is of several policies, that are better and worse."""
+        return self.persistence >= bounds.LEAST_MIXED
+
+    @property
     def _to_be_tried(self) -> list[int]:
         """Numbers of searches that may act if they gain in the model of states."""
         confirmed = self._numbers(lambda it: self._may_be_confirmed(it) and not self.failed(it))
@@ -195,9 +200,10 @@ class Trust(Figures):
         one by a shorter discount needs the critics' consent all the same, unless the model foresees
         what actions lead to, or when episodes end: of the game of life it found 34 +- 4 and 14 +- 4
         (two logs) by discount 0, of which critics confirmed a tenth and a third of what they
-        confirm by `gamma`; it returned 140 and 135 (imitation 298 and 294, the log 225). Where
-        other decisions follow, and there is no such model, 75 % of one by the first discount are
-        enough that changes little more.
+        confirm by `gamma`; it returned 140 and 135 (imitation 298 and 294, the log 225). In a log
+        of several policies nothing is open: which policy a state is of tells returns, whatever
+        actions do. Where other decisions follow, and there is no such model, 75 % of one by the
+        first discount are enough that changes little more.
         """
         return tuple(map(self.is_confirmed, self.trials))
 
@@ -219,7 +225,8 @@ class Trust(Figures):
         is_open = self.is_agreed(trial, bounds.LEAST_CONFIRMED, 2.0) or (
             trial.is_mild and self.is_agreed(trial, bounds.LEAST_CONFIRMED_OF_MILD, 2.0)
         )
-        knows = self._has_consent(trial) or self.foresees or self.tells_ends
+        is_known = self._has_consent(trial) or self.tells_ends
+        knows = self.foresees or (is_known and not self.is_mixed)
         return self.is_agreed(trial, bounds.LEAST_CONFIRMED) or (is_open and knows)
 
     def is_agreed(self, trial: Trial, least_confirmed: float, doubt: float = 0.0) -> bool:
@@ -279,12 +286,10 @@ class Trust(Figures):
         any surely returns more than imitation in the model, by 40 % of the spread of returns or
         more. Of one by a shorter discount they have to confirm at least half of what they confirm
         of the mildest by the first one; where that is large, too, the model surely prefers it.
-        Where the model foresees what actions lead to, any search that surely returns as much more
-        than imitation, or 5 % of the spread if critics confirm at least half of its gain. (On
-        cheetah-run's mixed data one that gained 3 % in it returned 498, imitation 586.) Critics of
-        afterstates value by that model, and any gain counts. Where the task ends episodes 5 % are
-        enough of a mild one, too, as a model that is believed tells nearly all rewards there (of
-        reactor it found 22 and 32 %, of poles 13 %).
+        Where the model foresees what actions lead to, any search that surely returns more than
+        imitation, by 5 % of the spread. Critics of afterstates value by that model, and any gain
+        counts. Where the task ends episodes 5 % are enough of a mild one, too, as a model that is
+        believed tells nearly all rewards there (of reactor it found 22 and 32 %, of poles 13 %).
         """
         return tuple(map(self.is_large_in_model, self.trials))
 
@@ -299,15 +304,15 @@ class Trust(Figures):
 
     def _looks_large_in_model(self, trial: Trial) -> bool:
         """Returns whether it is large there, whatever the discount."""
-        is_large = trial.modeled > self.least_alone(trial) * self.spread
+        is_large = trial.modeled > self.least_alone * self.spread
         return self._may_be_modeled(trial) and trial.is_sure_in_model and is_large
 
-    def least_alone(self, trial: Trial) -> float:
-        """Returns the share of the spread from which on the model's gain counts alone."""
+    @property
+    def least_alone(self) -> float:
+        """Share of the spread of returns from which on the model's gain counts alone."""
         if self.foresees and self.untold == 0.0:
             return 0.0
-        agree = trial.confirmed >= bounds.LEAST_CONSENT * trial.promised > 0.0
-        knows = self.tells_ends or (self.foresees and agree)
+        knows = self.tells_ends or self.foresees
         return bounds.LEAST_CAREFUL_GAIN if knows else bounds.LEAST_MODELED_GAIN
 
     def _may_be_modeled(self, trial: Trial) -> bool:
@@ -648,7 +653,7 @@ class Trust(Figures):
             return f"{more}, and {self._changes_of(bounds.MOST_CHANGES)}"
         if any(self.are_confirmed) and not self.is_confirmed(best):  # why it acts
             return f"{more}, and surely more than those by shorter discounts that are confirmed"
-        least = self.least_alone(best)
+        least = self.least_alone
         is_too_little = self.acts_by != "search" and 0.0 < gain < least * self.spread
         if least == 0.0 or not (is_too_little or self.is_large_in_model(best)):
             return more

@@ -110,6 +110,8 @@ class Figures:
             imitate by.
         is_trap: whether such steps are frequent, return less than others, and repeat when the
             action is repeated. Samples act then, whatever critics or the model of states find.
+        persistence: how far the first halves of the log's episodes tell what the second ones pay, a
+            correlation (`data.buffer.weights`); 0 if it cannot be told.
         choice_promised: gain of the best of four samples by each critic, as that critic values it.
         choice_confirmed: the same as the other critics value it.
         choice_error: standard error of `choice_confirmed`, over states.
@@ -141,6 +143,7 @@ class Figures:
     stays: float = 0.0
     is_trap: bool = False
     tells_ends: bool = False
+    persistence: float = 0.0
     choice_promised: float = 0.0
     choice_confirmed: float = 0.0
     choice_error: float = 0.0

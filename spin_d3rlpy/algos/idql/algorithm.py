@@ -32,6 +32,7 @@ from spin_d3rlpy.critics.joint import JointCritic
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.buffer.batches import BatchSource
 from spin_d3rlpy.data.buffer.named_rewards import Weights, check_weights
+from spin_d3rlpy.data.buffer.sampler import persistence_of
 from spin_d3rlpy.data.coverage import NEARLY_DETERMINISTIC
 from spin_d3rlpy.errors import InvalidDatasetError, listed, shown
 from spin_d3rlpy.images import RowSize
@@ -82,7 +83,8 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
     config_class = IDQLConfig
     impl_class = IDQLImpl
     _overfitting: OverfittingCheck | None = None
-    _standstill = Standstill(0.0, False)  # what it is like in the log
+    # What the log is like.
+    _standstill, _persistence = Standstill(0.0, False), 0.0
     # Of a run, while it lasts.
     _run: Run | None = None
     _imitation: ImitationAlone | None = None
@@ -145,7 +147,7 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
         other.preparation = self.preparation
         other._held_out = held_out
         if held_out is not None:
-            other._standstill = standstill(held_out)
+            other._look_at(held_out)
         if self.asm is not None:
             other.keep_asm(self.asm)
         other.test_critics()
@@ -211,15 +213,21 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
     def hold_out(self, buffer: DeviceReplayBuffer) -> DeviceReplayBuffer:
         """Keeps some episodes by which trust is measured, and returns the others."""
         share = self._config.held_out_share
-        self._held_out, self._standstill = None, Standstill(0.0, False)
+        self._held_out, self._standstill, self._persistence = None, Standstill(0.0, False), 0.0
         if share == 0.0:
             return buffer
         if buffer.size() < 2:
             self.require_built().trust_critics(untested(self._config.searches))
             return buffer
-        self._standstill = standstill(buffer)  # nothing is learned from it, so of all episodes
+        self._look_at(buffer)  # nothing is learned from it, so of all episodes
         buffer, self._held_out = buffer.split(share)
         return buffer
+
+    def _look_at(self, buffer: DeviceReplayBuffer) -> None:
+        """Sees what the log is like."""
+        self._standstill = standstill(buffer)
+        measured = persistence_of(buffer.stored)
+        self._persistence = 0.0 if math.isnan(measured) else measured
 
     def test_critics(self) -> None:
         """Measures trust, without an effect on training but that of `spend_the_rest`.
@@ -246,6 +254,7 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
                 room=self._room(held_out),
                 stays=self._standstill.share,
                 is_trap=self._standstill.is_trap,
+                persistence=self._persistence,
             )
             model, told = impl.state_model, self._told_by_model(held_out)
             if model is not None and told >= self._least_told(model):
@@ -307,7 +316,8 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
             model, held_out, starts, n_steps, gamma, self._transform
         )
         untold = ALL_UNTOLD if returns.are_optimistic else 1.0 - told
-        foresees = returns.share_told >= LEAST_TOLD_RETURNS and not model.has_ends
+        is_told = returns.share_told >= LEAST_TOLD_RETURNS and not model.has_ends
+        foresees = is_told and not trust.is_mixed  # returns of one that foresees differ by actions
         LOG.info(
             "Logged actions in the model of states",
             share_of_held_out_returns=round(returns.share_told, 3),

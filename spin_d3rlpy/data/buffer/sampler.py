@@ -68,22 +68,36 @@ class Sampler:
 
 def episode_weights(stored: StoredEpisodes, weights: TrajectoryWeights) -> torch.Tensor | None:
     """Returns how much each episode counts, `(episodes,)`; None: by luck, so all alike."""
-    starts = stored.episode_starts[:-1]
     is_measured = weights.least_persistence > -1.0
-    if is_measured and bool((stored.episode_starts.diff() == 1).all()):
+    if is_measured and _has_single_steps(stored):
         LOG.info("All trajectories count alike: of one step each, luck cannot be told from choice")
         return None
-    rows = stored.observation_index.index_select(0, starts)
-    if stored.images is None:
-        first = stored.observations_at(rows)
-    else:  # no regression on thousands of pixels
-        first = stored.observations[rows.to(stored.observations.device)].to(stored.device)
     if is_measured:
-        measured = persistence(stored.halves(), first)
+        measured = persistence_of(stored)
         if measured < weights.least_persistence:  # not so if it cannot be told
             LOG.info(
                 "All trajectories count alike: their returns differ by luck",
                 persistence=round(measured, 2),
             )
             return None
-    return weights.compute(stored.returns(), first)
+    return weights.compute(stored.returns(), _first_observations(stored))
+
+
+def persistence_of(stored: StoredEpisodes) -> float:
+    """Returns `weights.persistence` of logged episodes; NaN if all have one step."""
+    if _has_single_steps(stored):
+        return float("nan")
+    return persistence(stored.halves(), _first_observations(stored))
+
+
+def _has_single_steps(stored: StoredEpisodes) -> bool:
+    return bool((stored.episode_starts.diff() == 1).all())
+
+
+def _first_observations(stored: StoredEpisodes) -> torch.Tensor:
+    """Returns the numbers that episodes start with, `(episodes, obs)`, without images."""
+    rows = stored.observation_index.index_select(0, stored.episode_starts[:-1])
+    if stored.images is None:
+        return stored.observations_at(rows)
+    # no regression on thousands of pixels
+    return stored.observations[rows.to(stored.observations.device)].to(stored.device)
