@@ -67,13 +67,15 @@ class Trust(Figures):
         taken for twice as large. (Of elevators with a layout it told 56 %, and found 2.3 +- 0.7 by
         a search that returned -334, imitation -55.) Or the gain is at least this share of the
         spread of returns, as rewards can be noise that nothing tells: of trader's it tells 17 %,
-        and finds 74 +- 8, 2.9 times the spread, by one that gains 80.
+        and finds 74 +- 8, 2.9 times the spread, by one that gains 80. Of a search that changes more
+        slots than samples do it has to be 40 % of the spread: it leads further from what is known.
         """
         told = max(0.0, 1.0 - self.untold)
         is_told = trial.modeled * told - bounds.SURE_IN_MODEL * trial.modeled_error > 0.0
         is_large = trial.modeled >= self.untold * self.spread > 0.0
         is_sure = trial.is_sure_in_model and (is_told or is_large)
-        return is_sure and trial.beyond < bounds.MOST_BEYOND
+        is_enough = trial.is_mild or trial.modeled > self.least_alone * self.spread
+        return is_sure and is_enough and trial.beyond < bounds.MOST_BEYOND
 
     def to_try(self) -> int | None:
         """Returns the number of the search to be tried next in the model of states, if one is.
@@ -225,9 +227,9 @@ class Trust(Figures):
         is_open = self.is_agreed(trial, bounds.LEAST_CONFIRMED, 2.0) or (
             trial.is_mild and self.is_agreed(trial, bounds.LEAST_CONFIRMED_OF_MILD, 2.0)
         )
-        is_known = self._has_consent(trial) or self.tells_ends
-        knows = self.foresees or (is_known and not self.is_mixed)
-        return self.is_agreed(trial, bounds.LEAST_CONFIRMED) or (is_open and knows)
+        knows = self._has_consent(trial) or self.foresees or self.tells_ends
+        is_left = is_open and knows and (self._values_afterstates or not self.is_mixed)
+        return self.is_agreed(trial, bounds.LEAST_CONFIRMED) or is_left
 
     def is_agreed(self, trial: Trial, least_confirmed: float, doubt: float = 0.0) -> bool:
         """Returns whether critics confirm a search, whatever the model of states says.
@@ -286,10 +288,10 @@ class Trust(Figures):
         any surely returns more than imitation in the model, by 40 % of the spread of returns or
         more. Of one by a shorter discount they have to confirm at least half of what they confirm
         of the mildest by the first one; where that is large, too, the model surely prefers it.
-        Where the model foresees what actions lead to, any search that surely returns more than
-        imitation, by 5 % of the spread. Critics of afterstates value by that model, and any gain
-        counts. Where the task ends episodes 5 % are enough of a mild one, too, as a model that is
-        believed tells nearly all rewards there (of reactor it found 22 and 32 %, of poles 13 %).
+        Where the model foresees what actions lead to, any search that surely returns as much more
+        than imitation. Critics of afterstates value by that model, and any gain counts. Where the
+        task ends episodes 5 % are enough of a mild one, too, as a model that is believed tells
+        nearly all rewards there (of reactor it found 22 and 32 %, of poles 13 %).
         """
         return tuple(map(self.is_large_in_model, self.trials))
 
@@ -310,10 +312,14 @@ class Trust(Figures):
     @property
     def least_alone(self) -> float:
         """Share of the spread of returns from which on the model's gain counts alone."""
-        if self.foresees and self.untold == 0.0:
+        if self._values_afterstates:
             return 0.0
-        knows = self.tells_ends or self.foresees
-        return bounds.LEAST_CAREFUL_GAIN if knows else bounds.LEAST_MODELED_GAIN
+        return bounds.LEAST_CAREFUL_GAIN if self.tells_ends else bounds.LEAST_MODELED_GAIN
+
+    @property
+    def _values_afterstates(self) -> bool:
+        """Whether critics value where actions lead, by the model of states."""
+        return self.foresees and self.untold == 0.0
 
     def _may_be_modeled(self, trial: Trial) -> bool:
         """Returns whether critics confirm any gain and the model has not found that it fails.
@@ -642,18 +648,23 @@ class Trust(Figures):
             )
         if self.untold == bounds.ALL_UNTOLD:
             return f"{more}, but this model returns more than was logged for logged actions, too"
+        least = self.least_alone
+        if best.is_sure_in_model and not best.is_mild and gain <= least * self.spread:
+            return (
+                f"{more}, {gain / self.spread:.0%} of the standard deviation of returns (expected "
+                f"{least:.0%} of a search that changes {best.changes:.2f} times as many slots as "
+                "samples do)"
+            )
         if best.is_sure_in_model and self.failed(best) and self.untold < 1.0:  # why it does not act
             told = 1.0 - self.untold
-            least = min(bounds.SURE_IN_MODEL * error / told, self.untold * self.spread)
-            return (
-                f"{more} (expected {least:.2g}, as this model tells {told:.0%} of held-out rewards)"
-            )
+            wanted = min(bounds.SURE_IN_MODEL * error / told, self.untold * self.spread)
+            told_of = f"this model tells {told:.0%} of held-out rewards"
+            return f"{more} (expected {wanted:.2g}, as {told_of})"
         is_open = not self.is_agreed(best, bounds.LEAST_CONFIRMED, 2.0)
         if self.is_confirmed(best) and is_open:  # why it acts
             return f"{more}, and {self._changes_of(bounds.MOST_CHANGES)}"
         if any(self.are_confirmed) and not self.is_confirmed(best):  # why it acts
             return f"{more}, and surely more than those by shorter discounts that are confirmed"
-        least = self.least_alone
         is_too_little = self.acts_by != "search" and 0.0 < gain < least * self.spread
         if least == 0.0 or not (is_too_little or self.is_large_in_model(best)):
             return more

@@ -528,12 +528,21 @@ def test_a_large_gain_of_one_step_of_many_acts_if_it_is_mild_or_a_model_knows_it
         dataclasses.replace(bold, changes=(1.2, 1.0)),
         dataclasses.replace(bold, is_sequential=False),
         dataclasses.replace(
-            bold, samples_error=0.1, modeled=(0.5, 0.0), modeled_errors=(0.1, NOT_TRIED)
+            bold, samples_error=0.1, modeled=(2.1, 0.0), modeled_errors=(0.1, NOT_TRIED)
         ),
     ):
         assert (other.are_large, other.acts_by) == ((True, False), "search")
         assert "times as many slots" not in str(other)
     assert dataclasses.replace(bold, confirmed=(0.9, 0.02)).acts_by == "search"
+    # What it gains there has to be 40 % of the spread, if it is not mild.
+    one = Trust(searches[:1], (1.0,), (0.74,), (0.01,), 100, 2.0, 5.0, is_sequential=True)
+    for confirmed in (0.74, 0.9):
+        asked = dataclasses.replace(one, confirmed=(confirmed,), samples_error=0.1, changes=(1.6,))
+        less = dataclasses.replace(asked, modeled=(1.9,), modeled_errors=(0.1,))
+        assert less.acts_by == "imitation"
+        assert "38% of the standard deviation of returns (expected 40% of a" in str(less)
+        assert dataclasses.replace(less, modeled=(2.1,)).acts_by == "search"
+        assert dataclasses.replace(less, changes=(1.2,)).acts_by == "search"
 
 
 def test_three_quarters_are_enough_of_a_mild_search_that_only_critics_can_judge() -> None:

@@ -316,8 +316,7 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
             model, held_out, starts, n_steps, gamma, self._transform
         )
         untold = ALL_UNTOLD if returns.are_optimistic else 1.0 - told
-        is_told = returns.share_told >= LEAST_TOLD_RETURNS and not model.has_ends
-        foresees = is_told and not trust.is_mixed  # returns of one that foresees differ by actions
+        foresees = returns.share_told >= LEAST_TOLD_RETURNS and not model.has_ends
         LOG.info(
             "Logged actions in the model of states",
             share_of_held_out_returns=round(returns.share_told, 3),
