@@ -96,11 +96,6 @@ class Trust(Figures):
         return min(by_discount, key=lambda i: self.searches[i].action_flexibility)
 
     @property
-    def is_mixed(self) -> bool:
-        """Whether the log is of several policies, that are better and worse."""
-        return self.persistence >= bounds.LEAST_MIXED
-
-    @property
     def _to_be_tried(self) -> list[int]:
         """Numbers of searches that may act if they gain in the model of states."""
         confirmed = self._numbers(lambda it: self._may_be_confirmed(it) and not self.failed(it))
@@ -202,10 +197,10 @@ class Trust(Figures):
         one by a shorter discount needs the critics' consent all the same, unless the model foresees
         what actions lead to, or when episodes end: of the game of life it found 34 +- 4 and 14 +- 4
         (two logs) by discount 0, of which critics confirmed a tenth and a third of what they
-        confirm by `gamma`; it returned 140 and 135 (imitation 298 and 294, the log 225). In a log
-        of several policies nothing is open: which policy a state is of tells returns, whatever
-        actions do. Where other decisions follow, and there is no such model, 75 % of one by the
-        first discount are enough that changes little more.
+        confirm by `gamma`; it returned 140 and 135 (imitation 298 and 294, the log 225). Where a
+        log may be of several policies nothing is open: which policy a state is of tells returns,
+        whatever actions do. Where other decisions follow, and there is no such model, 75 % of one
+        by the first discount are enough that changes little more.
         """
         return tuple(map(self.is_confirmed, self.trials))
 
@@ -230,6 +225,11 @@ class Trust(Figures):
         knows = self._has_consent(trial) or self.foresees or self.tells_ends
         is_left = is_open and knows and (self._values_afterstates or not self.is_mixed)
         return self.is_agreed(trial, bounds.LEAST_CONFIRMED) or is_left
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether the log may be of several policies, that are better and worse."""
+        return self.persistence >= bounds.LEAST_MIXED
 
     def is_agreed(self, trial: Trial, least_confirmed: float, doubt: float = 0.0) -> bool:
         """Returns whether critics confirm a search, whatever the model of states says.

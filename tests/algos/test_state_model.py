@@ -302,6 +302,21 @@ def test_a_model_that_tells_what_logged_actions_return_foresees(
     assert algo.trust.is_mixed
 
 
+@few_states
+def test_a_log_of_several_policies_is_told_by_its_returns() -> None:
+    algo, buffer = copy.deepcopy(run_with_a_model()), machines()
+    episodes = torch.arange(buffer.size()).repeat_interleave(buffer.episode_starts.diff())
+    better = buffer.with_rewards(buffer.rewards + 9.0 * (episodes % 2))  # every other one
+    for log, is_mixed in ((better, True), (buffer, False)):
+        algo.hold_out(log)
+        algo.test_critics()
+        assert algo.trust is not None
+        assert algo.trust.is_mixed is is_mixed
+    algo.hold_out(better)
+    algo.hold_out(machines(length=1))  # where it cannot be told
+    assert algo._persistence == 0.0
+
+
 def test_a_model_that_learns_noise_by_heart_drops_out() -> None:
     buffer = machines(40)
     noise = 6.0 * torch.randn(buffer.transition_count, generator=torch.Generator().manual_seed(0))

@@ -83,8 +83,8 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
     config_class = IDQLConfig
     impl_class = IDQLImpl
     _overfitting: OverfittingCheck | None = None
-    # What the log is like.
-    _standstill, _persistence = Standstill(0.0, False), 0.0
+    _standstill = Standstill(0.0, False)  # what it is like in the log
+    _persistence = 0.0  # of the log's returns
     # Of a run, while it lasts.
     _run: Run | None = None
     _imitation: ImitationAlone | None = None
@@ -213,7 +213,8 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
     def hold_out(self, buffer: DeviceReplayBuffer) -> DeviceReplayBuffer:
         """Keeps some episodes by which trust is measured, and returns the others."""
         share = self._config.held_out_share
-        self._held_out, self._standstill, self._persistence = None, Standstill(0.0, False), 0.0
+        self._held_out = None
+        self._standstill, self._persistence = Standstill(0.0, False), 0.0
         if share == 0.0:
             return buffer
         if buffer.size() < 2:
@@ -224,7 +225,7 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
         return buffer
 
     def _look_at(self, buffer: DeviceReplayBuffer) -> None:
-        """Sees what the log is like."""
+        """Measures how often the log stands still, and how far its returns persist."""
         self._standstill = standstill(buffer)
         measured = persistence_of(buffer.stored)
         self._persistence = 0.0 if math.isnan(measured) else measured
