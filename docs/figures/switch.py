@@ -11,13 +11,19 @@ FOLDER = Path(__file__).parent
 RESULTS = FOLDER.parents[1] / "examples" / "results" / "switch"
 
 
-def shares(file: Path, seed: int = 0) -> dict[str, dict[str, float]]:
+def shares(name: str, seed: int = 0) -> dict[str, dict[str, float]]:
     """Returns by task and policy the returns of a seed: 0 is the log's, 1 the best policy's."""
     returns: dict[str, dict[str, float]] = defaultdict(dict)
-    with file.open() as table:
+    with (RESULTS / f"{name}.csv").open() as table:
         for row in csv.DictReader(table):
             if row["seed"] == str(seed) and row["policy"] != "rule":
                 returns[row["task"]][row["policy"]] = float(row["mean"])
+    decided = RESULTS / f"{name}_decided.csv"  # by the rules of today, not those of the training
+    if decided.exists():
+        with decided.open() as table:
+            for row in csv.DictReader(table):
+                if row["seed"] == str(seed):
+                    returns[row["task"]]["default"] = float(row["mean"])
     found = {}
     for task, by_policy in returns.items():
         log, best = by_policy.pop("log"), max(by_policy.values())
@@ -41,8 +47,8 @@ def draw(
 # were written after all settings of their day.
 before: dict[str, dict[str, float]] = {}
 for name in ("before", "fresh", "later", "unseen"):
-    before |= shares(RESULTS / f"{name}.csv")
-after = shares(RESULTS / "new_logs.csv", seed=2)
+    before |= shares(name)
+after = shares("new_logs", seed=2) | shares("others")
 tasks = [*before, *(task for task in after if task not in before)]
 figure = Figure(figsize=(8.5, 15.0), layout="constrained")
 axes = figure.subplots()

@@ -555,7 +555,7 @@ class Trust(Figures):
             f"({best.confirmed:.2g} +- {best.error:.1g} of {best.promised:.2g}; "
             f"expected {bounds.LEAST_CONFIRMED:.0%}){self._alternatives}"
             f"{self._size_of_gain}{self._judges}{self._imitation}{self._model}"
-            f"{self._fallback}"
+            f"{self._several_policies}{self._fallback}"
         )
 
     @property
@@ -677,6 +677,17 @@ class Trust(Figures):
         return (
             f"changes {self.best_trial.changes:.2f} times as many slots as samples do "
             f"(expected {most:g} where {bounds.LEAST_CONFIRMED_OF_MILD:.0%} is enough)"
+        )
+
+    @property
+    def _several_policies(self) -> str:
+        of_one_policy = dataclasses.replace(self, persistence=0.0)
+        if self.acts_by == "search" or of_one_policy.acts_by != "search":
+            return ""
+        return (
+            "; first halves of episodes tell what second halves pay (correlation "
+            f"{self.persistence:.2f}, expected less than {bounds.LEAST_MIXED:g}), so the log may "
+            "be of several policies, and what critics leave open is not left to this model"
         )
 
     @property
