@@ -155,12 +155,16 @@ def test_the_best_of_new_samples_acts_where_critics_confirm_each_others_choice()
         {"states": 31},
         {"choice_error": 0.026},  # not surely a gain
         {"choice_promised": 0.11},  # more is not confirmed
+        {"persistence": 0.5},  # of several policies
     ):
         changed = dataclasses.replace(several, **changes)
         assert (changed.chooses_samples, changed.needs_critics) == (False, False), changes
     searched = dataclasses.replace(several, promised=(1.0,), confirmed=(1.0,))
     assert searched.acts_by == "samples"
     assert dataclasses.replace(searched, is_trap=False).acts_by == "search"
+    in_reach = dataclasses.replace(searched, choice_confirmed=0.0)
+    assert not in_reach.is_out_of_reach
+    assert dataclasses.replace(in_reach, persistence=0.5).is_out_of_reach  # nothing to choose
 
 
 def test_a_choice_among_samples_is_judged_by_the_other_critics() -> None:

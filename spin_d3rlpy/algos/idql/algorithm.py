@@ -453,15 +453,17 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
             index, n_states, _ = self._steps_to_look_at(held_out)
             for most in (FIRST_STATES, SECOND_STATES):
                 trust = impl.measure_trust(*self._held_out_states(index[:n_states][:most]))
-                trust = dataclasses.replace(trust, is_trap=self._standstill.is_trap)
+                trust = dataclasses.replace(
+                    trust, is_trap=self._standstill.is_trap, persistence=self._persistence
+                )
                 n_seen += trust.states
                 if n_states <= most or trust.is_out_of_reach or not trust.looks_out_of_reach:
                     break
         alone.may_give_up = not trust.needs_critics
         if trust.is_out_of_reach:
             alone.has_begun = True
-            of_critics = dataclasses.replace(trust, is_trap=False)
-            LOG.info("The rest of the time goes to imitation", reason=str(of_critics))
+            why = trust if trust.is_mixed else dataclasses.replace(trust, is_trap=False)
+            LOG.info("The rest of the time goes to imitation", reason=str(why))
         has_model = self._told_by_model(held_out) >= LEAST_TOLD_REWARD
         in_model = MODEL_TEST * min(n_states, FIRST_STATES) if has_model else 0.0
         return (n_states + in_model) / n_seen  # times as long as this test
