@@ -58,6 +58,7 @@ def _search_changes(policy: str) -> dict[str, Any]:
         "overfitting_dropout": 0.5,
         "state_model_updates": 1500,
         "afterstates": "auto",
+        "find_own_columns": True,
         "batch_size": 512,
         "critic_encoder_factory": VectorEncoderFactory(hidden_units=[256], use_layer_norm=True),
         "expectile": 0.5,

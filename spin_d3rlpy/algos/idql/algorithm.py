@@ -34,6 +34,7 @@ from spin_d3rlpy.data.buffer.batches import BatchSource
 from spin_d3rlpy.data.buffer.named_rewards import Weights, check_weights
 from spin_d3rlpy.data.buffer.sampler import persistence_of
 from spin_d3rlpy.data.coverage import NEARLY_DETERMINISTIC
+from spin_d3rlpy.data.own_columns import find_own_columns
 from spin_d3rlpy.errors import InvalidDatasetError, listed, shown
 from spin_d3rlpy.images import RowSize
 from spin_d3rlpy.policies import Policy
@@ -152,6 +153,15 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
             other.keep_asm(self.asm)
         other.test_critics()
         return other
+
+    def _build_with_buffer(self, buffer: DeviceReplayBuffer) -> None:
+        """Also looks for columns of slots' own; scalers depend on them."""
+        config = self._config
+        is_asked = config.find_own_columns and config.layout is None and self._impl is None
+        has_numbers = config.observation_layout is None and config.history == 1
+        if is_asked and has_numbers and self.asm is None:
+            config.layout = find_own_columns(buffer)
+        super()._build_with_buffer(buffer)
 
     def _as_buffer(self, dataset: Any) -> DeviceReplayBuffer:
         """Also weighs several rewards as this algorithm does."""

@@ -107,6 +107,9 @@ class IDQLConfig(ActorCriticConfig[TPolicy]):
             is decided by the data when the networks are built: True where the task ends episodes
             and states and actions tell the next state, and this the reward. Only where there can be
             such a model and with `expectile=0.5`; unused otherwise.
+        find_own_columns: where no `layout` is known, whether data tell which columns of an
+            observation are of which slots (`data.own_columns`), when the networks are built. Only
+            of numbers, without a history, where all slots have equally many choices.
         search: `"auto"` acts as trust decides, `"always"` by the best search, confirmed or not,
             `"never"` by imitation. It may be changed after training: `algo.config.search`.
         reward_weights: of the rewards of a dataset with several, by name. Critics of whole actions
@@ -131,6 +134,7 @@ class IDQLConfig(ActorCriticConfig[TPolicy]):
     overfitting_dropout: float = 0.0
     state_model_updates: int = 0
     afterstates: bool | Literal["auto"] = False
+    find_own_columns: bool = False
     search: SearchMode = "auto"
     reward_weights: dict[str, float] | None = None
 
