@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from spin_d3rlpy.data.buffer.device_buffer import DeviceReplayBuffer
+from spin_d3rlpy.data.scalers import moments_by_feature
 from spin_envs import ActionLayout
 
 TESTED_SHARE = 0.1  # of the episodes
@@ -43,6 +44,16 @@ class Grouping(NamedTuple):
     columns: list[list[int]]
     rest: list[int]
 
+    def layout(self, n_slots: int) -> ActionLayout:
+        """Returns the layout of slots that choose for these things in turn."""
+        each = n_slots // len(self.columns)
+        numbers = tuple((float(i % each),) for i in range(n_slots)) if each > 1 else ()
+        return ActionLayout(
+            shared_choices=True,
+            slot_columns=tuple(tuple(self.columns[i // each]) for i in range(n_slots)),
+            slot_features=numbers,
+        )
+
 
 def groupings(observation_size: int, n_slots: int) -> Iterator[Grouping]:
     """Yields how columns may belong to things: all of one, or one of all, come one after the other.
@@ -53,23 +64,12 @@ def groupings(observation_size: int, n_slots: int) -> Iterator[Grouping]:
         size, n_rest = divmod(observation_size, n)
         if n_slots % n or n_slots // n > MOST_SLOTS or size == 0:
             continue
-        for first in {0, n_rest}:
+        for first in sorted({0, n_rest}):
             used = range(first, first + size * n)
             rest = [i for i in range(observation_size) if i not in used]
             yield Grouping([list(used[i * size : (i + 1) * size]) for i in range(n)], rest)
             if size > 1:
                 yield Grouping([list(used[i::n]) for i in range(n)], rest)
-
-
-def layout_of(grouping: Grouping, n_slots: int) -> ActionLayout:
-    """Returns the layout of slots that choose for these things in turn."""
-    each = n_slots // len(grouping.columns)
-    numbers = tuple((float(i % each),) for i in range(n_slots)) if each > 1 else ()
-    return ActionLayout(
-        shared_choices=True,
-        slot_columns=tuple(tuple(grouping.columns[i // each]) for i in range(n_slots)),
-        slot_features=numbers,
-    )
 
 
 def find_own_columns(buffer: DeviceReplayBuffer) -> ActionLayout | None:
@@ -105,49 +105,42 @@ def find_own_columns(buffer: DeviceReplayBuffer) -> ActionLayout | None:
         by_whole_observations=round(float(of_all.mean()), 4),
         are_used=is_more and is_sure,
     )
-    return layout_of(found[best], len(nvec)) if is_more and is_sure else None
+    return found[best].layout(len(nvec)) if is_more and is_sure else None
 
 
 class _Probe:
     """Short trainings on some episodes, that are tested on others."""
 
     def __init__(self, training: DeviceReplayBuffer, test: DeviceReplayBuffer) -> None:
-        self.nvec, self.training = training.nvec, training
-        index = test.spread_index(min(MOST_TESTED, test.transition_count))
+        self.nvec, self.training, self.moments = training.nvec, training, training.moments()
+        index = test.spread_index(MOST_TESTED)
         self.tested = test.observations_at(test.observation_index[index]).float()
         self.choices = test.actions[index].long()  # (B, N)
-        mean, deviation = (v.float().to(training.device) for v in training.moments())
-        self.mean, self.deviation = mean, deviation
 
     def losses_of_flat(self) -> torch.Tensor:
         """Returns losses of held-out rows `(B,)` by one network of whole observations."""
-        scale = self._scale(self.mean, self.deviation)
-        n_inputs, n_outputs = len(self.mean), sum(self.nvec)
-        return self._losses(scale, n_inputs, n_outputs, FLAT_WIDTH, FLAT_LEARNING_RATE)
+        n_inputs, n_outputs = self.tested.shape[1], sum(self.nvec)
+        return self._losses(self._scale(None), n_inputs, n_outputs, FLAT_WIDTH, FLAT_LEARNING_RATE)
 
     def losses_of_own(self, grouping: Grouping) -> torch.Tensor:
         """Returns the same by one network for all things."""
-        columns = torch.tensor(grouping.columns, device=self.mean.device)  # (A, f)
-        rest = torch.tensor(grouping.rest, dtype=torch.int64, device=self.mean.device)
+        scale = self._scale(grouping.layout(len(self.nvec)))
+        columns = torch.tensor(grouping.columns, device=self.tested.device)  # (A, f)
+        rest = torch.tensor(grouping.rest, dtype=torch.int64, device=self.tested.device)
         n = len(columns)
-        # One scale for all things, of the mean and the deviation of all their numbers.
-        means, variances = self.mean[columns], self.deviation[columns].square()
-        mean = means.mean(0)
-        deviation = (variances + (means - mean).square()).mean(0).sqrt()
-        of_own = self._scale(mean, deviation)
-        of_rest = self._scale(self.mean[rest], self.deviation[rest])
 
         def inputs(observations: torch.Tensor) -> torch.Tensor:
-            common = of_rest(observations[:, rest])[:, None].expand(-1, n, -1)
-            return torch.cat([of_own(observations[:, columns]), common], dim=2)
+            x = scale(observations)
+            common = x[:, rest][:, None].expand(-1, n, -1)
+            return torch.cat([x[:, columns], common], dim=2)
 
         n_inputs, n_outputs = columns.shape[1] + len(rest), sum(self.nvec) // n
         return self._losses(inputs, n_inputs, n_outputs, OWN_WIDTH, OWN_LEARNING_RATE)
 
-    @staticmethod
-    def _scale(
-        mean: torch.Tensor, deviation: torch.Tensor
-    ) -> Callable[[torch.Tensor], torch.Tensor]:
+    def _scale(self, layout: ActionLayout | None) -> Callable[[torch.Tensor], torch.Tensor]:
+        """Returns what standardizes observations, columns of one feature alike."""
+        moments = moments_by_feature(*self.moments, layout)
+        mean, deviation = (numbers.float() for numbers in moments)
         return lambda x: ((x - mean) / (deviation + 1e-6)).clamp(-CLIPPED_AT, CLIPPED_AT)
 
     def _losses(
@@ -163,7 +156,7 @@ class _Probe:
         layers: list[nn.Module] = []
         for size in (n_inputs, width):
             layers += [nn.Linear(size, width), nn.LayerNorm(width), nn.ReLU()]
-        network = nn.Sequential(*layers, nn.Linear(width, n_outputs)).to(self.mean.device)
+        network = nn.Sequential(*layers, nn.Linear(width, n_outputs)).to(self.tested.device)
         optimizer = torch.optim.Adam(network.parameters(), lr=learning_rate, fused=True)
         schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.05, N_UPDATES)
         n_choices = self.nvec[0]

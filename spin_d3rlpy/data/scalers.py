@@ -101,10 +101,7 @@ def fit_scaler(
     if scaler is None or scaler.built:
         return
     if isinstance(scaler, StandardObservationScaler):
-        mean, std = buffer.moments()
-        if layout is not None:
-            group = torch.from_numpy(layout.alike(len(mean))).to(mean.device)
-            mean, std = _pooled(mean, std, group)
+        mean, std = moments_by_feature(*buffer.moments(), layout)
         _warn_of_outliers(buffer, std.cpu().numpy())
         earlier_mean, earlier_std = mean, std
         if buffer.history is not None and isinstance(scaler, ClippedStandardObservationScaler):
@@ -170,6 +167,15 @@ def _numbers_of_states(buffer: DeviceReplayBuffer) -> torch.Tensor:
         return numbers
     zeros = numbers.new_zeros(len(numbers), history.row_size(0))
     return torch.cat([numbers.repeat(1, history.length), zeros], dim=1)
+
+
+def moments_by_feature(
+    mean: torch.Tensor, std: torch.Tensor, layout: ActionLayout | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns the moments `(obs,)` with those of all columns of a feature together, by `layout`."""
+    if layout is None:
+        return mean, std
+    return _pooled(mean, std, torch.from_numpy(layout.alike(len(mean))).to(mean.device))
 
 
 def _pooled(

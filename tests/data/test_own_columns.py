@@ -8,7 +8,7 @@ import torch
 
 from spin_d3rlpy import SPINIDQL, from_table
 from spin_d3rlpy.data import DeviceReplayBuffer
-from spin_d3rlpy.data.own_columns import Grouping, find_own_columns, groupings, layout_of
+from spin_d3rlpy.data.own_columns import Grouping, find_own_columns, groupings
 from spin_envs import ActionLayout
 from tests.algos.problems import new_algorithm
 
@@ -57,11 +57,11 @@ def test_groupings_are_blocks_and_stripes_before_or_after_the_rest() -> None:
 
 
 def test_things_may_have_several_slots_each() -> None:
-    layout = layout_of(Grouping([[0, 1], [2, 3]], []), 4)
+    layout = Grouping([[0, 1], [2, 3]], []).layout(4)
     assert layout.slot_columns == ((0, 1), (0, 1), (2, 3), (2, 3))
     assert layout.slot_features == ((0.0,), (1.0,), (0.0,), (1.0,))
     assert layout.has_features
-    assert layout_of(Grouping([[0], [1]], []), 2).slot_features == ()
+    assert Grouping([[0], [1]], []).layout(2).slot_features == ()
 
 
 @pytest.mark.parametrize(("columns", "size"), [(BLOCKS, 8), (STRIPES, 9)])
@@ -94,7 +94,11 @@ def test_the_default_uses_them_unless_it_is_told_otherwise() -> None:
     found.build_with_dataset(log)
     assert found.config.layout is not None
     assert found.config.layout.slot_columns[1] == (2, 3)
-    for told in ({"layout": ActionLayout(), "find_own_columns": True}, {"find_own_columns": False}):
+    for told in (
+        {"layout": ActionLayout(), "find_own_columns": True},
+        {"history": 2, "find_own_columns": True},
+        {"find_own_columns": False},
+    ):
         algo = new_algorithm(SPINIDQL, **told)
         algo.build_with_dataset(log)
         assert algo.config.layout is None or not algo.config.layout.has_features
