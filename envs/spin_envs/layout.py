@@ -26,7 +26,7 @@ class ActionLayout:
     each pair which numbers belong together. Agents that have the same few moves are slots whose
     choices have no features: one network then maps a slot's features to its scores of all choices.
 
-    All fields may be left out; columns that belong to no slot, choice or pair are context.
+    All fields may be left out; columns that belong to no slot, choice, pair or object are context.
 
     Args:
         shared_choices: all slots choose among the same K things.
@@ -40,6 +40,10 @@ class ActionLayout:
         pair_columns: `(N, K, p)`: the observation's columns that hold the features of each slot
             with each choice, such as a courier's travel time to an order; -1 where a pair lacks
             one.
+        object_columns: `(M, g)`: those of things that slots look at and that are no choices, such
+            as the items on a map where agents move. Their first features and the observed ones of
+            slots measure the same things in the same unit, such as coordinates: networks see their
+            differences. Their order does not matter to networks.
         choice_identity: each of the K things is the same in every state, such as an item of a
             catalog or a drug: networks learn what is particular to it besides its features. False
             where number k is another thing each time, such as the orders of the moment; then things
@@ -57,9 +61,10 @@ class ActionLayout:
     compared: tuple[tuple[int, int], ...] = ()
     pair_columns: PairColumns = ()
     choice_identity: bool = False
+    object_columns: Columns = ()
 
     def __post_init__(self) -> None:
-        for name in ("slot_columns", "choice_columns", "compared"):
+        for name in ("slot_columns", "choice_columns", "compared", "object_columns"):
             object.__setattr__(self, name, _table(name, getattr(self, name), int))
         for name in ("slot_features", "choice_features"):
             object.__setattr__(self, name, _table(name, getattr(self, name), float))
@@ -82,6 +87,11 @@ class ActionLayout:
             raise ValueError(
                 "Expected shared_choices=True with choice_identity: it is about the K things that "
                 "all slots choose among."
+            )
+        if self.object_columns and (self.has_choice_features or not self.slot_columns):
+            raise ValueError(
+                "Expected object_columns with slot_columns and without features of choices: they "
+                "are what slots look at whose choices are moves."
             )
         for j, k in self.compared:
             if not (0 <= j < self.n_slot_columns and 0 <= k < self.n_choice_columns):
@@ -126,8 +136,8 @@ class ActionLayout:
         return tuple(columns for row in self.pair_columns for columns in row)
 
     def context_columns(self, observation_size: int) -> list[int]:
-        """Returns the columns that belong to no slot, choice or pair."""
-        rows = (*self.slot_columns, *self.choice_columns, *self._pair_rows)
+        """Returns the columns that belong to no slot, choice, pair or object."""
+        rows = (*self.slot_columns, *self.choice_columns, *self._pair_rows, *self.object_columns)
         taken = {column for row in rows for column in row}
         return [column for column in range(observation_size) if column not in taken]
 
@@ -161,6 +171,7 @@ class ActionLayout:
         tables = [
             ("slot_columns", 0, self.slot_columns),
             ("choice_columns", NONE, self.choice_columns),
+            ("object_columns", 0, self.object_columns),
             *((f"pair_columns[{i}]", NONE, row) for i, row in enumerate(self.pair_columns)),
         ]
         for name, least, rows in tables:
@@ -181,18 +192,25 @@ class ActionLayout:
         by_slot = [list(column) for column in zip(*self.slot_columns, strict=True)]
         by_choice = [list(column) for column in zip(*self.choice_columns, strict=True)]
         by_pair = [list(column) for column in zip(*self._pair_rows, strict=True)]
+        by_object = [list(column) for column in zip(*self.object_columns, strict=True)]
         for j, k in self.compared:
             by_slot[j] += by_choice[k]
             by_choice[k] = []
-        for columns in (*by_slot, *by_choice, *by_pair):
+        for of_slots, of_objects in zip(by_slot, by_object, strict=False):
+            of_slots += of_objects
+            of_objects.clear()
+        for columns in (*by_slot, *by_choice, *by_pair, *by_object):
             of_feature = [column for column in columns if column != NONE]
             if of_feature:
                 group[of_feature] = min(of_feature)
         return group
 
     def by_feature(self, observation_size: int) -> list[list[int]]:
-        """Returns each feature's columns: of slots, choices, pairs, then each one of context."""
-        slots = [list(columns) for columns in zip(*self.slot_columns, strict=True)]
+        """Returns each feature's columns: of slots, choices, pairs, objects, each of context."""
+        slots, objects = (
+            [list(columns) for columns in zip(*rows, strict=True)]
+            for rows in (self.slot_columns, self.object_columns)
+        )
         choices, pairs = (
             [
                 [column for column in columns if column != NONE]
@@ -201,7 +219,7 @@ class ActionLayout:
             for rows in (self.choice_columns, self._pair_rows)
         )
         context = [[column] for column in self.context_columns(observation_size)]
-        return [*slots, *choices, *pairs, *context]
+        return [*slots, *choices, *pairs, *objects, *context]
 
     def to_dict(self) -> dict[str, Any]:
         """Returns it as JSON values."""

@@ -30,6 +30,7 @@ Attention: TypeAlias = Callable[
     [torch.Tensor, torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]
 ]
 COUNT_FEATURES = 2  # how many slots make a choice, and whether any does
+OBJECT_WIDTH = 32  # of a slot with an object, at most
 LEAST_ROWS = 32  # of a batch that is cut
 ENTRIES_AT_ONCE = 2**17  # numbers of the largest array, half a MB in float32
 
@@ -63,7 +64,8 @@ class EntityConfig:
     def entries_a_row(self, n_slots: int) -> int:
         """Numbers in the largest array of one row of a batch."""
         if not self.layout.has_choice_features:
-            return n_slots * self.slot_width
+            of_objects = len(self.layout.object_columns) * min(self.slot_width, OBJECT_WIDTH)
+            return n_slots * max(self.slot_width, of_objects)
         of_pairs = self.layout.pair_columns[0] if self.layout.pair_columns else ()
         tables = self.layout.choice_columns, self.layout.choice_features, of_pairs
         n_choices = max(len(table) for table in tables)
@@ -92,6 +94,7 @@ class EntityFeatures(nn.Module):
     slot_index: torch.Tensor  # (N, f)
     choice_index: torch.Tensor  # (K, g)
     pair_index: torch.Tensor  # (N, K, p)
+    object_index: torch.Tensor  # (M, g)
     context_index: torch.Tensor
     compared_of_slots: torch.Tensor  # (c,)
     compared_of_choices: torch.Tensor  # (c,)
@@ -112,6 +115,7 @@ class EntityFeatures(nn.Module):
             "slot_index": _rows(layout.slot_columns, n, torch.int64),
             "choice_index": _rows(layout.choice_columns, k, torch.int64),
             "pair_index": torch.tensor(layout.pair_columns or [[[]] * k] * n, dtype=torch.int64),
+            "object_index": _rows(layout.object_columns, 0, torch.int64),
             "context_index": torch.tensor(
                 layout.context_columns(observation_size), dtype=torch.int64
             ),
@@ -130,6 +134,9 @@ class EntityFeatures(nn.Module):
         self.pair_size = layout.n_pair_columns
         if layout.compared:
             self.pair_size += len(layout.compared) + 1
+        self.n_objects, self.object_size = self.object_index.shape
+        # Observed features come first.
+        self.n_compared = min(self.slot_index.shape[1], self.object_size)
         self.context_size = len(self.context_index)
         self.choice_identity = layout.choice_identity
 
@@ -143,8 +150,12 @@ class EntityFeatures(nn.Module):
         padded = torch.nn.functional.pad(observations, (0, 1))
         return _joined(padded[:, self.choice_index], self.choice_static)
 
+    def objects(self, observations: torch.Tensor) -> torch.Tensor:
+        """Returns the features of what slots look at, `(B, M, g)`."""
+        return observations[:, self.object_index]
+
     def context(self, observations: torch.Tensor) -> torch.Tensor:
-        """Returns what belongs to no slot and no choice, `(B, c)`."""
+        """Returns what belongs to no slot, choice or object, `(B, c)`."""
         return observations[:, self.context_index]
 
     def pairs(self, observations: torch.Tensor) -> torch.Tensor:
@@ -210,6 +221,47 @@ class NoFeatures(nn.Module):
 def linear_of(n_features: int, width: int, bias: bool = True) -> nn.Linear | NoFeatures:
     """Returns a linear layer of features, also of none: loggers fail at empty weights."""
     return nn.Linear(n_features, width, bias=bias) if n_features else NoFeatures(width, bias)
+
+
+class SlotsAmongObjects(nn.Module):
+    """Encodes what objects are to slots; to be added to what slots are by themselves.
+
+    Pairs of a slot and an object are encoded by the features of both and their distances. Means and
+    maxima over objects tell how many there are of what a slot looks for, and where the nearest is.
+    """
+
+    def __init__(self, features: EntityFeatures, width: int) -> None:
+        super().__init__()
+        self.features, of_pair = features, min(width, OBJECT_WIDTH)
+        self.slot = nn.Linear(features.slot_size, of_pair)
+        self.object = nn.Linear(features.object_size, of_pair, bias=False)
+        self.distance = nn.Linear(features.n_compared, of_pair, bias=False)
+        self.norm = nn.LayerNorm(of_pair)
+        self.pair = nn.Linear(of_pair, of_pair)
+        self.out = nn.Linear(2 * of_pair, width, bias=False)
+
+    def forward(self, observations: torch.Tensor) -> torch.Tensor:
+        """Maps observations `(B, obs)` to `(B, N, width)`."""
+        features, n = self.features, self.features.n_compared
+        slots, objects = features.slots(observations), features.objects(observations)
+        distances = (slots[:, :, None, :n] - objects[:, None, :, :n]).abs()  # (B, N, M, n)
+        both = self.slot(slots)[:, :, None] + self.object(objects)[:, None]
+        pairs = self.pair(relu(self.norm(both + self.distance(distances))))  # (B, N, M, V)
+        seen: torch.Tensor = self.out(torch.cat([pairs.mean(2), pairs.amax(2)], dim=-1))
+        return seen
+
+
+class NoObjects(nn.Module):
+    """What slots see where there are no objects: nothing."""
+
+    def forward(self, observations: torch.Tensor) -> float:
+        """Maps observations to 0."""
+        return 0.0
+
+
+def encoder_of_objects(features: EntityFeatures, width: int) -> SlotsAmongObjects | NoObjects:
+    """Returns what encodes what slots see, `(B, N, width)`, from observations `(B, obs)`."""
+    return SlotsAmongObjects(features, width) if features.n_objects else NoObjects()
 
 
 class KnownChoices(nn.Module):

@@ -16,7 +16,13 @@ from torch import nn
 from torch.nn.functional import embedding, relu
 
 from spin_d3rlpy.asm.dropout import relu_and_dropout
-from spin_d3rlpy.asm.entities import Attention, EntityConfig, EntityFeatures, linear_of
+from spin_d3rlpy.asm.entities import (
+    Attention,
+    EntityConfig,
+    EntityFeatures,
+    encoder_of_objects,
+    linear_of,
+)
 from spin_d3rlpy.fast.precision import in_float32
 from spin_d3rlpy.nvec import Slots, rows_of
 
@@ -38,6 +44,7 @@ class SlotScorer(nn.Module):
         width, features = config.slot_width, self.features
         self.slot = linear_of(features.slot_size, width)
         self.context = linear_of(features.context_size, width, bias=False)
+        self.objects = encoder_of_objects(features, width)
         self.token = linear_of(features.slot_size, TOKEN_WIDTH)
         # The last row, of slots that have not chosen, is not used.
         self.choice = nn.Parameter(torch.randn(features.n_choices + 1, TOKEN_WIDTH))
@@ -69,7 +76,8 @@ class SlotScores:
         self._tokens = scorer.token(slots)  # (B, N, T)
         common = scorer.context(features.context(observations))
         common = common + scorer.all_slots(relu(self._tokens).mean(1))
-        self._slots, self._common = scorer.slot(slots) + common[:, None], common  # (B, N, W)
+        of_slots = scorer.slot(slots) + scorer.objects(observations)  # (B, N, W)
+        self._slots, self._common = of_slots + common[:, None], common
 
     def attend(self, attention: Attention) -> None:
         """Applies self-attention over slots."""

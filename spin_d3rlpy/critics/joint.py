@@ -26,6 +26,7 @@ from spin_d3rlpy.asm.entities import (
     EntityFeatures,
     count_choices,
     encoder_of_choices,
+    encoder_of_objects,
     linear_of,
 )
 from spin_d3rlpy.critics.base import ActionCritic, Gammas, ReturnScale
@@ -378,6 +379,7 @@ class FeaturesOfSlots(ActionEncoder):
         self.features = features
         self.slot = linear_of(features.slot_size, pair_width)
         self.context = linear_of(features.context_size, pair_width, bias=False)
+        self.objects = encoder_of_objects(features, pair_width)
         self.choice = nn.Parameter(torch.randn(features.n_choices, pair_width))
         self.out = nn.Linear(pair_width, width, bias=False)
         self.state = linear_of(features.context_size, width)
@@ -391,7 +393,7 @@ class _SumsOfFeatures(ActionSums):
     def __init__(self, encoder: FeaturesOfSlots, observations: torch.Tensor) -> None:
         self._encoder, features = encoder, encoder.features
         context = features.context(observations)
-        slots = encoder.slot(features.slots(observations))
+        slots = encoder.slot(features.slots(observations)) + encoder.objects(observations)
         self._slots = slots + encoder.context(context)[:, None]  # (B, N, V)
         self._state = encoder.state(context) + encoder.slots_of_state(relu(self._slots).mean(1))
 

@@ -29,10 +29,10 @@ def layout_of_table(
     """Returns the layout that a table's column names describe.
 
     Args:
-        content: fields of `ActionLayout`; `slot_columns`, `choice_columns` and `pair_columns` hold
-            names of the table's columns instead of numbers, and None where a choice or a pair
-            lacks a feature. With features of choices, `choice_identity` is True unless it says
-            otherwise.
+        content: fields of `ActionLayout`; `slot_columns`, `choice_columns`, `pair_columns` and
+            `object_columns` hold names of the table's columns instead of numbers, and None where a
+            choice or a pair lacks a feature. With features of choices, `choice_identity` is True
+            unless it says otherwise.
         features_of: a column's features in the state, by its name.
         observation_size: number of features of the state.
         nvec: number of choices of each slot.
@@ -58,7 +58,7 @@ def layout_of_table(
         ]
 
     fields = dict(content)
-    for field in ("slot_columns", "choice_columns"):
+    for field in ("slot_columns", "choice_columns", "object_columns"):
         fields[field] = table(field, content.get(field, ()))
     fields["pair_columns"] = [
         table(f"pair_columns[{slot}]", rows)

@@ -559,7 +559,7 @@ class Trust(Figures):
             f"({best.confirmed:.2g} +- {best.error:.1g} of {best.promised:.2g}; "
             f"expected {bounds.LEAST_CONFIRMED:.0%}){self._alternatives}"
             f"{self._size_of_gain}{self._judges}{self._imitation}{self._model}"
-            f"{self._several_policies}{self._fallback}"
+            f"{self._several_policies}{self._fallback}{self._alike}"
         )
 
     @property
@@ -692,6 +692,15 @@ class Trust(Figures):
             "; first halves of episodes tell what second halves pay (correlation "
             f"{self.persistence:.2f}, expected less than {bounds.LEAST_MIXED:g}), so the log may "
             "be of several policies, and what critics leave open is not left to this model"
+        )
+
+    @property
+    def _alike(self) -> str:
+        if not self.sticks_together or self.acts_by != "imitation":
+            return ""
+        return (
+            "; things that nothing tells apart stayed together in the log if they chose alike, and "
+            "returned less, so they draw their choices"
         )
 
     @property

@@ -110,6 +110,9 @@ class Figures:
             imitate by.
         is_trap: whether such steps are frequent, return less than others, and repeat when the
             action is repeated. Samples act then, whatever critics or the model of states find.
+        sticks_together: whether things that nothing tells apart, and that choose alike, stay so in
+            the log, and return less (`search.alike_slots`). Their slots draw their choices where
+            most likely actions imitate.
         persistence: how far the first halves of the log's episodes tell what the second ones pay, a
             correlation (`data.buffer.weights`); 0 if it cannot be told.
         choice_promised: gain of the best of four samples by each critic, as that critic values it.
@@ -142,6 +145,7 @@ class Figures:
     room: float = bounds.ANY_ROOM
     stays: float = 0.0
     is_trap: bool = False
+    sticks_together: bool = False
     tells_ends: bool = False
     persistence: float = 0.0
     choice_promised: float = 0.0

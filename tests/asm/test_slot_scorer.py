@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,14 @@ from d3rlpy.logging import NoopAdapterFactory
 
 from spin_d3rlpy import SPINIDQL, ActionStructureModel, FactoredIQL, PretrainingConfig
 from spin_d3rlpy.asm import pretrain
-from spin_d3rlpy.asm.entities import EntityConfig
+from spin_d3rlpy.asm.entities import OBJECT_WIDTH, EntityConfig
 from spin_d3rlpy.asm.sampling import slot_log_probs
 from spin_d3rlpy.asm.slot_scorer import SlotScorer
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.buffer.episodes import EpisodeArrays, stack_episodes
 from spin_d3rlpy.policies.entities import EntityPolicy
 from spin_envs import ActionLayout
+from tests.exported_files import exported_actions
 
 QUIET: dict[str, Any] = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
 
@@ -75,6 +77,60 @@ def test_weights_do_not_depend_on_the_number_of_slots() -> None:
         {name: weight.shape for name, weight in make_asm(n).state_dict().items()} for n in (2, 9)
     ]
     assert shapes[0] == shapes[1]
+
+
+def among_objects(n: int = 2, m: int = 3) -> ActionLayout:
+    """Slots and objects at two coordinates each, then a column of context."""
+    columns = tuple((2 * i, 2 * i + 1) for i in range(n + m))
+    return ActionLayout(shared_choices=True, slot_columns=columns[:n], object_columns=columns[n:])
+
+
+def asm_among_objects(n: int = 2, m: int = 3) -> ActionStructureModel:
+    torch.manual_seed(0)
+    config = EntityConfig(slot_width=8, layout=among_objects(n, m))
+    return ActionStructureModel(2 * (n + m) + 1, [4] * n, config).eval()
+
+
+def test_objects_are_seen_whatever_their_order() -> None:
+    asm, x, tokens = asm_among_objects(), torch.rand(6, 11), torch.full((6, 2), 4)
+    places = x[:, :10].unflatten(1, (5, 2))
+    logits = asm(x, tokens)
+    moved = torch.cat([places[:, [0, 1, 4, 2, 3]].flatten(1), x[:, 10:]], dim=1)
+    torch.testing.assert_close(asm(moved, tokens), logits)
+    swapped = torch.cat([places[:, [2, 1, 0, 3, 4]].flatten(1), x[:, 10:]], dim=1)
+    assert not torch.allclose(asm(swapped, tokens), logits, atol=1e-3)
+
+
+def test_weights_do_not_depend_on_the_number_of_objects() -> None:
+    shapes = [
+        {name: weight.shape for name, weight in asm_among_objects(n, m).state_dict().items()}
+        for n, m in ((2, 3), (5, 9))
+    ]
+    assert shapes[0] == shapes[1]
+
+
+def test_many_objects_cut_batches() -> None:
+    few, many = (EntityConfig(layout=among_objects(4, m)) for m in (2, 100))
+    assert few.rows_per_update(512, 4) == 512
+    assert many.rows_per_update(512, 4) == 2_000_000 // (4 * 100 * OBJECT_WIDTH)
+
+
+def test_critics_see_objects_and_policies_with_them_act_from_files(tmp_path: Path) -> None:
+    data = agents(20)
+    data.layout = ActionLayout(
+        shared_choices=True,
+        slot_columns=((0, 1), (3, 4), (6, 7)),
+        object_columns=((2, 5), (8, 9)),
+    )
+    algo: Any = SPINIDQL(recipe="smoke", joint_critic=True, search_sweeps=1)
+    algo.fit(data, n_steps=20, n_steps_per_epoch=20, **QUIET)
+    for network in (algo.impl.modules.q_funcs.members[0].actions, algo.asm.scorer):
+        weight = network.objects.object.weight
+        assert weight.shape[1] == 2
+        assert network.objects.out.weight.abs().sum() > 0.0
+    x = data.observations_at(data.observation_index[:50]).numpy()
+    algo.save_policy(path := str(tmp_path / "policy.pt"))
+    assert np.array_equal(exported_actions(path, observations=x), algo.predict(x))
 
 
 def agents(episodes: int, n: int = 3) -> DeviceReplayBuffer:

@@ -67,6 +67,19 @@ def test_names_of_pairs_become_numbers() -> None:
         )
 
 
+def test_names_of_what_slots_look_at_become_numbers() -> None:
+    looking = {
+        "shared_choices": True,
+        "slot_columns": [["porter_0"], ["porter_1"]],
+        "object_columns": [["bed_0"], ["bed_1"]],
+    }
+    layout = read(looking).layout
+    assert layout is not None
+    assert layout.object_columns == ((5,), (6,))
+    with pytest.raises(ValueError, match=r"object_columns\[0\].*'bed_9'"):
+        read(looking | {"object_columns": [["bed_9"]]})
+
+
 def test_an_algorithm_uses_it_and_a_saved_dataset_keeps_it() -> None:
     buffer = read(LAYOUT)
     algo = new_algorithm(SPINIDQL, **tiny_fields(SPINIDQL))

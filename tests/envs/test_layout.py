@@ -53,6 +53,26 @@ def test_features_of_pairs() -> None:
         layout.check(4, [3, 3])
 
 
+OBJECTS: dict[str, Any] = {
+    "shared_choices": True,
+    "slot_columns": [[0, 1, 2], [3, 4, 5]],  # x, y and load
+    "object_columns": [[6, 7], [8, 9], [10, 11]],  # x and y
+}
+
+
+def test_what_slots_look_at_is_measured_as_they_are() -> None:
+    layout = ActionLayout(**OBJECTS)
+    layout.check(13, [4, 4])
+    assert layout.context_columns(13) == [12]
+    np.testing.assert_array_equal(layout.alike(13), [0, 1, 2] * 2 + [0, 1] * 3 + [12])
+    assert layout.by_feature(13) == [[0, 3], [1, 4], [2, 5], [6, 8, 10], [7, 9, 11], [12]]
+    assert ActionLayout.from_dict(json.loads(json.dumps(layout.to_dict()))) == layout
+    wide = ActionLayout(**OBJECTS | {"slot_columns": [[0], [3]]})
+    np.testing.assert_array_equal(wide.alike(12)[[6, 7, 8, 9]], [0, 7, 0, 7])
+    with pytest.raises(ValueError, match=r"object_columns\[2\] names column 10"):
+        layout.check(10, [4, 4])
+
+
 def test_columns_of_a_feature_are_alike_and_compared_ones_too() -> None:
     group = ActionLayout(**GOOD).alike(8)
     np.testing.assert_array_equal(group, [0, 1, 0, 1, 0, 0, 6, 7])
@@ -70,11 +90,17 @@ def test_columns_of_a_feature_are_alike_and_compared_ones_too() -> None:
         ({"pair_columns": [[[0], [1, 2]]]}, r"same length in pair_columns\[0\]"),
         ({"pair_columns": [[0, 1]]}, r"pair_columns\[0\] to be rows of numbers"),
         ({"pair_columns": 3}, "pair_columns of each slot and choice, got 3"),
+        ({"object_columns": [[6], [7]]}, "object_columns .* without features of choices"),
     ],
 )
 def test_contradictions(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ActionLayout(**(GOOD | changes))
+
+
+def test_objects_are_something_to_slots_with_columns() -> None:
+    with pytest.raises(ValueError, match="object_columns with slot_columns"):
+        ActionLayout(shared_choices=True, object_columns=((0,), (1,)))
 
 
 @pytest.mark.parametrize(

@@ -34,12 +34,12 @@ from spin_d3rlpy.data.buffer.batches import BatchSource
 from spin_d3rlpy.data.buffer.named_rewards import Weights, check_weights
 from spin_d3rlpy.data.buffer.sampler import persistence_of
 from spin_d3rlpy.data.coverage import NEARLY_DETERMINISTIC
-from spin_d3rlpy.data.own_columns import find_own_columns
 from spin_d3rlpy.errors import InvalidDatasetError, listed, shown
 from spin_d3rlpy.images import RowSize
 from spin_d3rlpy.policies import Policy
 from spin_d3rlpy.policies.further_pretraining import FurtherPretraining
 from spin_d3rlpy.policies.joint import JointPolicy
+from spin_d3rlpy.policies.own_columns import find_own_columns
 from spin_d3rlpy.policies.stages import StageContext
 from spin_d3rlpy.search.afterstates import Afterstates
 from spin_d3rlpy.search.agreement import FIRST_STATES, SECOND_STATES, states_to_look_at
@@ -85,6 +85,7 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
     impl_class = IDQLImpl
     _overfitting: OverfittingCheck | None = None
     _standstill = Standstill(0.0, False)  # what it is like in the log
+    _sticks_together = False  # whether things that are alike stay so there
     _persistence = 0.0  # of the log's returns
     # Of a run, while it lasts.
     _run: Run | None = None
@@ -225,6 +226,7 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
         share = self._config.held_out_share
         self._held_out = None
         self._standstill, self._persistence = Standstill(0.0, False), 0.0
+        self._sticks_together = False
         if share == 0.0:
             return buffer
         if buffer.size() < 2:
@@ -235,8 +237,10 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
         return buffer
 
     def _look_at(self, buffer: DeviceReplayBuffer) -> None:
-        """Measures how often the log stands still, and how far its returns persist."""
+        """Measures where the log stays as it is, and how far its returns persist."""
         self._standstill = standstill(buffer)
+        alike = self.require_built().alike_slots
+        self._sticks_together = alike is not None and alike.sticks_together(buffer)
         measured = persistence_of(buffer.stored)
         self._persistence = 0.0 if math.isnan(measured) else measured
 
@@ -265,6 +269,7 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
                 room=self._room(held_out),
                 stays=self._standstill.share,
                 is_trap=self._standstill.is_trap,
+                sticks_together=self._sticks_together,
                 persistence=self._persistence,
             )
             model, told = impl.state_model, self._told_by_model(held_out)

@@ -108,8 +108,8 @@ class IDQLConfig(ActorCriticConfig[TPolicy]):
             and states and actions tell the next state, and this the reward. Only where there can be
             such a model and with `expectile=0.5`; unused otherwise.
         find_own_columns: where no `layout` is known, whether data tell which columns of an
-            observation are of which slots (`data.own_columns`), when the networks are built. Only
-            of numbers, without a history, where all slots have equally many choices.
+            observation are of which slots (`policies.own_columns`), when the networks are built.
+            Only of numbers, without a history, where all slots have equally many choices.
         search: `"auto"` acts as trust decides, `"always"` by the best search, confirmed or not,
             `"never"` by imitation. It may be changed after training: `algo.config.search`.
         reward_weights: of the rewards of a dataset with several, by name. Critics of whole actions

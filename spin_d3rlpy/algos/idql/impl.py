@@ -28,6 +28,7 @@ from spin_d3rlpy.nvec import gumbel_noise
 from spin_d3rlpy.policies.base import candidate_noise
 from spin_d3rlpy.policies.joint import JointPolicy
 from spin_d3rlpy.search.agreement import count_alternatives, count_moves, measure_trust
+from spin_d3rlpy.search.alike_slots import AlikeSlots, can_be_alike
 from spin_d3rlpy.search.deadline import Deadline
 from spin_d3rlpy.search.moves import Conditions, improve
 from spin_d3rlpy.search.starts import best_different, count_starts
@@ -72,7 +73,11 @@ class IDQLImpl(ActorCriticImpl):
         self._candidate_noise[0] = 0.0  # the most likely choices
         self._sample_noise = candidate_noise(self._slot_layout, SAMPLES, self.device)
         self._fixed_search: Search | None = self._config.searches[0]
-        self._fixed_samples = 0
+        self._fixed_samples, self._fixed_draws = 0, False
+        layout = self._config.layout
+        self.alike_slots: AlikeSlots | None = None
+        if layout is not None and can_be_alike(layout):
+            self.alike_slots = AlikeSlots(layout).to(self.device)
         self.trains_critics = True  # False where the policy alone is to learn
         self._n_rewards = self._config.n_rewards
         gammas = torch.tensor(self._config.gammas, device=self.device)[:, None]
@@ -290,6 +295,7 @@ class IDQLImpl(ActorCriticImpl):
     def fix_search(self) -> None:
         """Fixes how files act that are exported next."""
         self._fixed_search, self._fixed_samples = self.acting_search, self._imitating_samples
+        self._fixed_draws = self._draws_where_alike
 
     def _choose(
         self,
@@ -346,18 +352,32 @@ class IDQLImpl(ActorCriticImpl):
             return 0
         return VALUE_SAMPLES if trust.chooses_samples else 1
 
+    @property
+    def _draws_where_alike(self) -> bool:
+        """Whether slots that nothing tells apart draw their choices: where imitation acts."""
+        if is_exporting():
+            return self._fixed_draws
+        trust = self.trust.trust
+        if self._config.search != "auto" or trust is None or trust.acts_by != "imitation":
+            return False
+        return trust.sticks_together
+
     def _fixed_noise(self, x: torch.Tensor, n: int, samples: int) -> tuple[torch.Tensor, float]:
         """Returns noise that never changes, of n candidates, and their temperature.
 
         The noise is `(n, S)`. A single candidate by the same one would be the same deviation from
         the data's usual actions in all states. So it has none, or where samples imitate noise of
-        each state, `(n, B, S)`.
+        each state, `(n, B, S)`; or of the slots there that nothing tells apart.
         """
         temperature = self._config.candidate_temperature
         if samples > 0:
             places = self._random_places(x, n) if self._can_stay else self._places_by_state(x, n)
             noise = self._sample_noise.index_select(0, places.flatten())
             return noise.unflatten(0, (n, -1)), temperature
+        if self.alike_slots is not None and self._draws_where_alike:
+            draws = self.alike_slots(x).repeat_interleave(self._slot_layout.max_choices, dim=1)
+            noise, temperature = self._fixed_noise(x, n, 1)
+            return noise * draws, temperature
         return self._candidate_noise[:n], temperature if n > 1 else 0.0
 
     @property
@@ -367,7 +387,7 @@ class IDQLImpl(ActorCriticImpl):
         A file has no random numbers, so that its samples are a function of the state there, too.
         """
         trust = None if is_exporting() else self._modules.trust.trust
-        return trust is not None and trust.stays > 0.0
+        return trust is not None and (trust.stays > 0.0 or trust.sticks_together)
 
     def _random_places(self, x: torch.Tensor, n: int) -> torch.Tensor:
         """Returns which samples are taken in each state `(n, B)`, new ones in each call."""

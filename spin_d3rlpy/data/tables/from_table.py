@@ -168,11 +168,11 @@ def from_table(
             added that is 1 where the cell was empty.
         categories: columns of the state whose values are names though they may look like numbers.
         layout: what slots and choices are, as fields of `ActionLayout` whose `slot_columns`,
-            `choice_columns` and `pair_columns` hold names of columns of the state (None where a
-            choice or a pair lacks a feature). `{"shared_choices": True}` alone says that all slots
-            choose among the same things. Choices with features also have an embedding each, as a
-            name is the same thing in every row; where it is not (`order_1` is another order each
-            time), say `"choice_identity": False`.
+            `choice_columns`, `pair_columns` and `object_columns` hold names of columns of the state
+            (None where a choice or a pair lacks a feature). `{"shared_choices": True}` alone says
+            that all slots choose among the same things. Choices with features also have an
+            embedding each, as a name is the same thing in every row; where it is not (`order_1` is
+            another order each time), say `"choice_identity": False`.
         masks: which choices may be made in each row's state: for an action column the columns, one
             for each of its choices in their order, that are 1 (true, yes) where it may be made,
             e.g. `{"dose": ["dose_0_ok", "dose_50_ok", "dose_100_ok"]}`; or a bool array

@@ -1,0 +1,153 @@
+"""Which columns of an observation are of which slots, told from the data."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from spin_d3rlpy import SPINIDQL, from_table
+from spin_d3rlpy.data import DeviceReplayBuffer
+from spin_d3rlpy.policies.own_columns import (
+    MOST_PAIRS,
+    Grouping,
+    find_own_columns,
+    groupings,
+    with_objects,
+)
+from spin_envs import ActionLayout
+from tests.algos.problems import new_algorithm
+
+N, K = 4, 3
+
+
+def a_log(
+    columns: list[list[int]], size: int, nvec: list[int], episodes: int = 30
+) -> DeviceReplayBuffer:
+    """Returns a log in which each slot chooses by the signs of its own two columns, mostly."""
+    rng, n = np.random.default_rng(0), 50 * episodes
+    seen = rng.normal(size=(n, size)).astype(np.float32)
+    own = seen[:, np.array(columns)]  # (n, N, 2)
+    chosen = (own > 0.0).sum(2)
+    chosen = np.where(rng.random(chosen.shape) < 0.3, rng.integers(0, K, chosen.shape), chosen)
+    return log_of(seen, chosen, nvec, episodes)
+
+
+def log_of(
+    seen: np.ndarray, chosen: np.ndarray, nvec: list[int], episodes: int
+) -> DeviceReplayBuffer:
+    """Returns observations and choices as episodes of equal length."""
+    of_state = {f"x{i}": column for i, column in enumerate(seen.T)}
+    of_actions = {f"a{i}": column for i, column in enumerate(chosen.T)}
+    number = np.repeat(np.arange(episodes), len(seen) // episodes)
+    return from_table(
+        of_state | of_actions | {"episode": number, "reward": chosen.sum(1)},
+        observations=[*of_state],
+        actions=[*of_actions],
+        nvec=nvec,
+        episode="episode",
+        reward="reward",
+    )
+
+
+BLOCKS = [[0, 1], [2, 3], [4, 5], [6, 7]]
+STRIPES = [[1, 5], [2, 6], [3, 7], [4, 8]]  # after a column of none
+
+
+def test_groupings_are_blocks_and_stripes_before_or_after_the_rest() -> None:
+    assert list(groupings(5, 2)) == [
+        Grouping([[0], [1]], [2, 3, 4], []),
+        Grouping([[3], [4]], [0, 1, 2], []),
+        Grouping([[0, 1], [2, 3]], [4], []),
+        Grouping([[0, 2], [1, 3]], [4], []),
+        Grouping([[1, 2], [3, 4]], [0], []),
+        Grouping([[1, 3], [2, 4]], [0], []),
+    ]
+    assert Grouping([[0, 3, 6, 9, 12], [1, 4, 7, 10, 13], [2, 5, 8, 11, 14]], [], []) in list(
+        groupings(15, 3)  # more than four of each, if none remain
+    )
+    assert list(groupings(2, 2)) == [Grouping([[0], [1]], [], [])]
+    assert list(groupings(1, 2)) == []  # fewer columns than things
+
+
+def test_the_rest_may_be_objects_but_for_some_columns_at_the_end() -> None:
+    found = list(with_objects(Grouping([[0], [1]], [2, 3, 4, 5, 6], [])))
+    assert [grouping.objects for grouping in found] == [
+        [[2], [3], [4], [5], [6]],
+        [[2, 3], [4, 5]],
+        [[2, 4], [3, 5]],
+    ]
+    assert not list(with_objects(Grouping([[0], [1]], [2], [])))
+    # Not where there would be more pairs than a short training can look at.
+    many = Grouping([[0], [1]], list(range(2, 2 + MOST_PAIRS)), [])
+    assert {len(grouping.objects) for grouping in with_objects(many)} == {200, 133, 100}
+
+
+def test_things_may_have_several_slots_each() -> None:
+    layout = Grouping([[0, 1], [2, 3]], [4, 5], [[4], [5]]).layout(4)
+    assert layout.slot_columns == ((0, 1), (0, 1), (2, 3), (2, 3))
+    assert layout.slot_features == ((0.0,), (1.0,), (0.0,), (1.0,))
+    assert layout.object_columns == ((4,), (5,))
+    assert layout.has_features
+    assert Grouping([[0], [1]], [], []).layout(2).slot_features == ()
+
+
+@pytest.mark.parametrize(("columns", "size"), [(BLOCKS, 8), (STRIPES, 9)])
+def test_own_columns_are_found(columns: list[list[int]], size: int) -> None:
+    log = a_log(columns, size, [K] * N)
+    torch.manual_seed(0)
+    drawn = log.sample_index(4)
+    torch.manual_seed(0)
+    found = find_own_columns(log)
+    assert found is not None
+    assert [list(own) for own in found.slot_columns] == columns
+    assert torch.equal(log.sample_index(4), drawn)  # random numbers outside do not depend on it
+
+
+def test_what_slots_look_at_is_found() -> None:
+    """Three agents each go towards the nearest of four objects, mostly."""
+    rng, n = np.random.default_rng(0), 6_000
+    seen = rng.uniform(size=(n, 15)).astype(np.float32)  # the last one tells nothing
+    agents, objects = seen[:, :6].reshape(n, 3, 2), seen[:, 6:14].reshape(n, 4, 2)
+    ways = objects[:, None] - agents[:, :, None]
+    nearest = np.abs(ways).sum(-1).argmin(2)
+    way = np.take_along_axis(ways, nearest[..., None, None], 2)[:, :, 0]  # (n, 3, 2)
+    chosen = 2 * np.abs(way).argmax(2) + (
+        np.take_along_axis(way, np.abs(way).argmax(2)[..., None], 2)[..., 0] > 0.0
+    )
+    chosen = np.where(rng.random(chosen.shape) < 0.2, rng.integers(0, 4, chosen.shape), chosen)
+    found = find_own_columns(log_of(seen, chosen, [4] * 3, episodes=60))
+    assert found is not None
+    assert found.slot_columns == ((0, 1), (2, 3), (4, 5))
+    assert found.object_columns == ((6, 7), (8, 9), (10, 11), (12, 13))
+
+
+def test_nothing_is_found_where_each_slot_looks_at_all_columns_in_its_own_way() -> None:
+    rng = np.random.default_rng(0)
+    seen = rng.normal(size=(3_000, 8)).astype(np.float32)
+    chosen = (seen @ rng.normal(size=(8, N)) > 0.0).astype(np.int64)
+    assert find_own_columns(log_of(seen, chosen, [2] * N, episodes=60)) is None
+
+
+@pytest.mark.parametrize(
+    ("nvec", "episodes"), [([K] * (N - 1) + [K + 1], 30), ([K] * N, 1), ([K] * N, 4)]
+)
+def test_nothing_is_looked_for_in_unlike_slots_or_few_rows(nvec: list[int], episodes: int) -> None:
+    assert find_own_columns(a_log(BLOCKS, 8, nvec, episodes)) is None
+
+
+def test_the_default_uses_them_unless_it_is_told_otherwise() -> None:
+    log = a_log(BLOCKS, 8, [K] * N)
+    found = new_algorithm(SPINIDQL, find_own_columns=True)
+    found.build_with_dataset(log)
+    assert found.config.layout is not None
+    assert found.config.layout.slot_columns[1] == (2, 3)
+    for told in (
+        {"layout": ActionLayout(), "find_own_columns": True},
+        {"history": 2, "find_own_columns": True},
+        {"find_own_columns": False},
+    ):
+        algo = new_algorithm(SPINIDQL, **told)
+        algo.build_with_dataset(log)
+        assert algo.config.layout is None or not algo.config.layout.has_features
+    assert SPINIDQL(recipe="tuned").config.find_own_columns
