@@ -114,15 +114,62 @@ def with_objects(grouping: Grouping) -> Iterator[Grouping]:
                 yield grouping._replace(objects=objects)
 
 
+class Answer(NamedTuple):
+    """What data say of the grouping that tells most.
+
+    Attributes:
+        grouping: of the columns.
+        of_own: cross-entropies of held-out rows by it, `(B,)`, means over slots.
+        of_all: by the whole observation, `(B,)`.
+        of_nothing: their mean by how often each slot makes each choice.
+    """
+
+    grouping: Grouping
+    of_own: torch.Tensor
+    of_all: torch.Tensor
+    of_nothing: float
+
+    @property
+    def is_used(self) -> bool:
+        """Whether it surely tells more than the whole observation does."""
+        return are_surely_less(self.of_own, self.of_all, self.of_nothing)
+
+
+def are_surely_less(losses: torch.Tensor, others: torch.Tensor, of_nothing: float) -> bool:
+    """Returns whether losses of held-out rows `(B,)` are less than others of the same rows."""
+    less, told = others - losses, of_nothing - float(losses.mean())
+    is_more = float(less.mean()) >= LEAST_LESS * told > 0.0
+    return is_more and float(less.mean()) > SURELY * float(less.std()) / math.sqrt(len(less))
+
+
 def find_own_columns(buffer: DeviceReplayBuffer) -> ActionLayout | None:
     """Returns a layout by which one network surely tells more of held-out choices, or None.
+
+    Args:
+        buffer: transitions with numbers as observations. All slots need equally many choices.
+    """
+    answer = ask(buffer)
+    if answer is None:
+        return None
+    LOG.info(
+        "What a slot's own columns tell of held-out choices",
+        cross_entropy=round(float(answer.of_own.mean()), 4),
+        by_whole_observations=round(float(answer.of_all.mean()), 4),
+        by_nothing=round(answer.of_nothing, 4),
+        are_used=answer.is_used,
+    )
+    return answer.grouping.layout(len(buffer.nvec)) if answer.is_used else None
+
+
+def ask(buffer: DeviceReplayBuffer) -> Answer | None:
+    """Returns what the data say of columns; None where there is nothing to ask, or too few rows.
 
     Networks learn to imitate the other episodes: one of the whole observation, and for each
     grouping one for all things, which sees the columns of one and the rest, as columns or as
     objects where these surely tell more. Random numbers outside do not depend on it.
 
     Args:
-        buffer: transitions with numbers as observations. All slots need equally many choices.
+        buffer: as in `find_own_columns`.
     """
     nvec = buffer.nvec
     is_alike = len(nvec) > 1 and len(set(nvec)) == 1
@@ -144,18 +191,9 @@ def find_own_columns(buffer: DeviceReplayBuffer) -> ActionLayout | None:
         best, of_own = probe.best_after_training(kept)
         if objects:
             one, of_objects = probe.best_after_training(probe.best_of(objects, 1))
-            if probe.are_surely_less(of_objects, of_own):
+            if are_surely_less(of_objects, of_own, probe.loss_of_nothing):
                 best, of_own = one, of_objects
-        of_all = probe.losses_of_flat()
-    are_used = probe.are_surely_less(of_own, of_all)
-    LOG.info(
-        "What a slot's own columns tell of held-out choices",
-        cross_entropy=round(float(of_own.mean()), 4),
-        by_whole_observations=round(float(of_all.mean()), 4),
-        by_nothing=round(probe.loss_of_nothing, 4),
-        are_used=are_used,
-    )
-    return best.layout(len(nvec)) if are_used else None
+        return Answer(best, of_own, probe.losses_of_flat(), probe.loss_of_nothing)
 
 
 class _Probe:
@@ -174,12 +212,6 @@ class _Probe:
         )
         shares = (frequencies + 1.0) / (frequencies + 1.0).sum(1, keepdim=True)  # (N, K)
         self.loss_of_nothing = -float(shares.log().gather(1, self.choices.T).mean())
-
-    def are_surely_less(self, losses: torch.Tensor, others: torch.Tensor) -> bool:
-        """Returns whether losses of held-out rows `(B,)` are less than others of the same rows."""
-        less, told = others - losses, self.loss_of_nothing - float(losses.mean())
-        is_more = float(less.mean()) >= LEAST_LESS * told > 0.0
-        return is_more and float(less.mean()) > SURELY * float(less.std()) / math.sqrt(len(less))
 
     def best_of(self, found: list[Grouping], n: int) -> list[Grouping]:
         """Returns the n groupings that tell most after few updates."""

@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import d3rlpy
+import gymnasium
 import numpy as np
 import torch
 from d3rlpy.logging import NoopAdapterFactory
+from gymnasium.spaces import Box, MultiDiscrete
 
 from spin_d3rlpy import SPINIDQL, ActionStructureModel, FactoredIQL, PretrainingConfig
 from spin_d3rlpy.asm import pretrain
@@ -16,6 +19,7 @@ from spin_d3rlpy.asm.sampling import slot_log_probs
 from spin_d3rlpy.asm.slot_scorer import SlotScorer
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.buffer.episodes import EpisodeArrays, stack_episodes
+from spin_d3rlpy.data.scalers import ClippedStandardObservationScaler
 from spin_d3rlpy.policies.entities import EntityPolicy
 from spin_envs import ActionLayout
 from tests.exported_files import exported_actions
@@ -131,6 +135,29 @@ def test_critics_see_objects_and_policies_with_them_act_from_files(tmp_path: Pat
     x = data.observations_at(data.observation_index[:50]).numpy()
     algo.save_policy(path := str(tmp_path / "policy.pt"))
     assert np.array_equal(exported_actions(path, observations=x), algo.predict(x))
+
+
+class Walkers(gymnasium.Env[Any, Any]):
+    """Agents and objects on a plane; nothing happens."""
+
+    def __init__(self, n: int, m: int) -> None:
+        self.layout = among_objects(n, m)
+        self.observation_space = Box(-1.0, 1.0, (2 * (n + m) + 1,))
+        self.action_space = MultiDiscrete([4] * n)
+
+
+def test_policies_act_with_more_agents_and_objects() -> None:
+    d3rlpy.seed(0)
+    scaler = ClippedStandardObservationScaler()
+    joint: dict[str, Any] = {"joint_critic": True, "search_sweeps": 1}
+    algo: Any = SPINIDQL(recipe="smoke", observation_scaler=scaler, **joint)
+    data = agents(20)  # three agents, eleven columns
+    data.layout = among_objects(3, 2)
+    algo.fit(data, n_steps=20, n_steps_per_epoch=20, **QUIET)
+    x = np.random.default_rng(0).normal(size=(30, 25)).astype(np.float32)
+    assert algo.resized(Walkers(5, 7)).predict(x).shape == (30, 5)
+    same = algo.resized(Walkers(3, 2))
+    assert np.array_equal(same.predict(x[:, :11]), algo.predict(x[:, :11]))
 
 
 def agents(episodes: int, n: int = 3) -> DeviceReplayBuffer:
