@@ -30,9 +30,9 @@ def things_of(layout: ActionLayout) -> list[list[int]]:
     return [*slots.values()]
 
 
-def can_be_alike(layout: ActionLayout | None) -> bool:
+def slots_can_be_alike(layout: ActionLayout) -> bool:
     """Whether one network chooses for all slots, by what is observed of their things alone."""
-    if layout is None or not layout.has_features or layout.has_choice_features:
+    if not layout.has_features or layout.has_choice_features:
         return False
     things = things_of(layout)
     known = {
@@ -45,7 +45,7 @@ class AlikeSlots(nn.Module):
     """Tells which slots another one is alike.
 
     Args:
-        layout: of which `can_be_alike` is true.
+        layout: of which `slots_can_be_alike` is true.
     """
 
     columns: torch.Tensor  # (A, f)

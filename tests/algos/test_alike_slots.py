@@ -15,7 +15,7 @@ from d3rlpy.logging import NoopAdapterFactory
 from spin_d3rlpy import SPINIDQL
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.buffer.episodes import EpisodeArrays, stack_episodes
-from spin_d3rlpy.search.alike_slots import AlikeSlots, can_be_alike
+from spin_d3rlpy.search.alike_slots import AlikeSlots, slots_can_be_alike
 from spin_envs import ActionLayout
 from tests.exported_files import exported_actions
 
@@ -24,27 +24,26 @@ N, SIZE, LENGTH = 3, 6, 30
 LAYOUT = ActionLayout(shared_choices=True, slot_columns=((0,), (1,), (2,)))
 
 
-def test_which_layouts_have_slots_that_can_be_alike() -> None:
-    assert can_be_alike(LAYOUT)
-    assert not can_be_alike(None)
-    assert not can_be_alike(ActionLayout(slot_columns=((0,), (1,))))  # nothing is shared
+def test_which_layouts_have_slots_that_slots_can_be_alike() -> None:
+    assert slots_can_be_alike(LAYOUT)
+    assert not slots_can_be_alike(ActionLayout(slot_columns=((0,), (1,))))  # nothing is shared
     one_thing = ((0, 1), (0, 1))
-    assert not can_be_alike(ActionLayout(shared_choices=True, slot_columns=one_thing))
+    assert not slots_can_be_alike(ActionLayout(shared_choices=True, slot_columns=one_thing))
     apart = ActionLayout(
         shared_choices=True, slot_columns=((0,), (1,)), slot_features=((0.0,), (1.0,))
     )
-    assert not can_be_alike(apart)
+    assert not slots_can_be_alike(apart)
     of_choices = ActionLayout(
         shared_choices=True, slot_columns=((0,), (1,)), choice_features=((0.0,), (1.0,))
     )
-    assert not can_be_alike(of_choices)
+    assert not slots_can_be_alike(of_choices)
 
 
 def test_all_slots_of_things_that_look_the_same_are_alike() -> None:
     columns = ((0, 1), (2, 3), (0, 1), (2, 3), (4, 5), (4, 5))
     numbers = tuple((float(i),) for i in (0, 0, 1, 1, 0, 1))
     layout = ActionLayout(shared_choices=True, slot_columns=columns, slot_features=numbers)
-    assert can_be_alike(layout)
+    assert slots_can_be_alike(layout)
     alike = AlikeSlots(layout)
     x = torch.tensor([[1.0, 2.0, 1.0, 2.0, 1.0, 3.0], [1.0, 2.0, 2.0, 1.0, 3.0, 3.0]])
     assert alike(x).tolist() == [[True, True, True, True, False, False], [False] * 6]

@@ -28,7 +28,7 @@ from spin_d3rlpy.nvec import gumbel_noise
 from spin_d3rlpy.policies.base import candidate_noise
 from spin_d3rlpy.policies.joint import JointPolicy
 from spin_d3rlpy.search.agreement import count_alternatives, count_moves, measure_trust
-from spin_d3rlpy.search.alike_slots import AlikeSlots, can_be_alike
+from spin_d3rlpy.search.alike_slots import AlikeSlots, slots_can_be_alike
 from spin_d3rlpy.search.deadline import Deadline
 from spin_d3rlpy.search.moves import Conditions, improve
 from spin_d3rlpy.search.starts import best_different, count_starts
@@ -39,6 +39,7 @@ from spin_d3rlpy.search.trust_figures import Search, mean_and_error
 from spin_d3rlpy.search.trust_switch import TrustSwitch
 from spin_d3rlpy.training.averages import polyak_update
 from spin_d3rlpy.training.schedules import Schedule
+from spin_envs import ActionLayout
 
 # Candidates that `predict` compares at once, of all states; more leave the processor's cache.
 CANDIDATES_AT_ONCE = 2048
@@ -74,10 +75,9 @@ class IDQLImpl(ActorCriticImpl):
         self._sample_noise = candidate_noise(self._slot_layout, SAMPLES, self.device)
         self._fixed_search: Search | None = self._config.searches[0]
         self._fixed_samples, self._fixed_draws = 0, False
-        layout = self._config.layout
-        self.alike_slots: AlikeSlots | None = None
-        if layout is not None and can_be_alike(layout):
-            self.alike_slots = AlikeSlots(layout).to(self.device)
+        layout = self._config.layout or ActionLayout()
+        can_be_alike = slots_can_be_alike(layout)
+        self.alike_slots = AlikeSlots(layout).to(self.device) if can_be_alike else None
         self.trains_critics = True  # False where the policy alone is to learn
         self._n_rewards = self._config.n_rewards
         gammas = torch.tensor(self._config.gammas, device=self.device)[:, None]
