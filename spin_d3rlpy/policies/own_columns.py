@@ -165,8 +165,9 @@ def ask(buffer: DeviceReplayBuffer) -> Answer | None:
     """Returns what the data say of columns; None where there is nothing to ask, or too few rows.
 
     Networks learn to imitate the other episodes: one of the whole observation, and for each
-    grouping one for all things, which sees the columns of one and the rest, as columns or as
-    objects where these surely tell more. Random numbers outside do not depend on it.
+    grouping one for all things, which sees the columns of one and the rest: as columns, and if
+    that does not surely tell less, as objects where these surely tell more. Random numbers outside
+    do not depend on it.
 
     Args:
         buffer: as in `find_own_columns`.
@@ -187,13 +188,16 @@ def ask(buffer: DeviceReplayBuffer) -> Answer | None:
     probe = _Probe(training, test)
     with torch.random.fork_rng([buffer.device] if buffer.device.type == "cuda" else []):
         kept = probe.best_of(found, N_KEPT)
-        objects = [it for grouping in kept for it in with_objects(grouping)]
         best, of_own = probe.best_after_training(kept)
-        if objects:
-            one, of_objects = probe.best_after_training(probe.best_of(objects, 1))
-            if are_surely_less(of_objects, of_own, probe.loss_of_nothing):
-                best, of_own = one, of_objects
-        return Answer(best, of_own, probe.losses_of_flat(), probe.loss_of_nothing)
+        answer = Answer(best, of_own, probe.losses_of_flat(), probe.loss_of_nothing)
+        objects = [it for grouping in kept for it in with_objects(grouping)]
+        is_lost = are_surely_less(answer.of_all, of_own, answer.of_nothing)
+        if is_lost or not objects:
+            return answer
+        best, of_objects = probe.best_after_training(probe.best_of(objects, 1))
+        if are_surely_less(of_objects, of_own, answer.of_nothing):
+            return answer._replace(grouping=best, of_own=of_objects)
+        return answer
 
 
 class _Probe:
