@@ -97,7 +97,12 @@ def test_networks_may_know_of_more_risk_than_the_sum_and_not_of_less() -> None:
 def algorithm() -> Any:
     d3rlpy.seed(0)
     algo: Any = SPINIDQL(
-        recipe="tuned", short_gammas=[0.0], batch_size=64, afterstates=True, state_model_updates=300
+        recipe="tuned",
+        find_own_columns=False,
+        short_gammas=[0.0],
+        batch_size=64,
+        afterstates=True,
+        state_model_updates=300,
     )
     algo.config.policy.pretraining.max_updates = 20
     return algo

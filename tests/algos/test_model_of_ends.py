@@ -125,7 +125,12 @@ def test_where_all_other_steps_return_the_same_there_is_nothing_to_believe() -> 
 def fitted() -> SPINIDQL:
     d3rlpy.seed(0)
     algo = SPINIDQL(
-        recipe="tuned", short_gammas=[0.0], state_model_updates=20, batch_size=32, afterstates=False
+        recipe="tuned",
+        find_own_columns=False,
+        short_gammas=[0.0],
+        state_model_updates=20,
+        batch_size=32,
+        afterstates=False,
     )
     algo.config.policy.pretraining.max_updates = 5
     algo.fit(walks(60), n_steps=2, n_steps_per_epoch=2, **QUIET)
@@ -159,7 +164,7 @@ def test_single_decisions_have_no_model(terminated: bool) -> None:
         )
         for i in range(60)
     ]
-    algo = SPINIDQL(recipe="tuned", state_model_updates=20, batch_size=32)
+    algo = SPINIDQL(recipe="tuned", find_own_columns=False, state_model_updates=20, batch_size=32)
     algo.config.policy.pretraining.max_updates = 5
     buffer = DeviceReplayBuffer(stack_episodes(episodes, [1] * 60, [3, 3]))
     algo.fit(buffer, n_steps=2, n_steps_per_epoch=2, **QUIET)

@@ -109,7 +109,9 @@ def test_what_follows_an_episodes_last_step_is_not_known() -> None:
 
 def test_samples_act_where_a_function_of_the_state_would_stand_still() -> None:
     d3rlpy.seed(0)
-    algo: Any = SPINIDQL(recipe="tuned", batch_size=32, state_model_updates=20)
+    algo: Any = SPINIDQL(
+        recipe="tuned", find_own_columns=False, batch_size=32, state_model_updates=20
+    )
     algo.config.policy.pretraining.max_updates = 20
     quiet: Any = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
     algo.fit(log(n=400), n_steps=2, n_steps_per_epoch=2, **quiet)
@@ -193,7 +195,7 @@ def test_a_choice_among_samples_is_judged_by_the_other_critics() -> None:
 
 def test_of_new_samples_the_one_acts_that_critics_value_most(tmp_path: Path) -> None:
     d3rlpy.seed(0)
-    algo: Any = SPINIDQL(recipe="tuned", batch_size=32)
+    algo: Any = SPINIDQL(recipe="tuned", find_own_columns=False, batch_size=32)
     algo.config.policy.pretraining.max_updates = 20
     quiet: Any = {"logger_adapter": NoopAdapterFactory(), "show_progress": False}
     algo.fit(log(), n_steps=100, n_steps_per_epoch=100, **quiet)

@@ -672,7 +672,7 @@ def test_what_the_model_told_is_kept_with_the_policy() -> None:
 
 def algorithm(**fields: Any) -> SPINIDQL:
     d3rlpy.seed(0)
-    return SPINIDQL(recipe="tuned", short_gammas=[0.0], **fields)
+    return SPINIDQL(recipe="tuned", find_own_columns=False, short_gammas=[0.0], **fields)
 
 
 def worn_out(n_updates: int, **fields: Any) -> Any:
@@ -840,7 +840,13 @@ def test_a_policy_is_paid_for_the_steps_that_it_acts_for() -> None:
 @few_states
 def test_without_a_search_the_best_candidate_is_tried() -> None:
     d3rlpy.seed(0)
-    algo = FactoredIDQL(recipe="tuned", search_sweeps=0, state_model_updates=50, batch_size=32)
+    algo = FactoredIDQL(
+        recipe="tuned",
+        find_own_columns=False,
+        search_sweeps=0,
+        state_model_updates=50,
+        batch_size=32,
+    )
     algo.fit(machines(40), n_steps=20, n_steps_per_epoch=20, **QUIET)
     impl = algo.impl
     assert impl is not None
@@ -858,7 +864,9 @@ def test_without_a_search_the_best_candidate_is_tried() -> None:
 def barely_trained() -> Any:
     """Returns an algorithm with a model of states, of which tests say what policies return."""
     d3rlpy.seed(0)
-    algo = FactoredIDQL(recipe="tuned", state_model_updates=50, batch_size=32)
+    algo = FactoredIDQL(
+        recipe="tuned", find_own_columns=False, state_model_updates=50, batch_size=32
+    )
     algo.fit(machines(40), n_steps=20, n_steps_per_epoch=20, **QUIET)
     return algo
 
