@@ -30,12 +30,8 @@ MOST_SLOTS = 4  # of one thing
 MOST_NUMBERS = 4_096  # of an observation, and choices of all slots: more would take minutes
 MOST_OF_ONE = 4  # columns of one thing or object, where others remain
 MOST_PAIRS = 400  # of things and objects
-N_UPDATES, BATCH_SIZE, CHECKED_EVERY = 300, 256, 50
-# Of all groupings at first, and how many of them are trained longer.
-SHORT_UPDATES, SHORT_BATCH_SIZE, N_KEPT = 100, 128, 2
-# The network of whole observations learns slower, and knows more in the end: of elevators it does
-# after four times as many updates.
-FLAT_UPDATES, FLAT_WIDTH, FLAT_LEARNING_RATE = 1_200, 256, 3e-3
+N_KEPT = 2  # groupings that are trained longer than all are at first
+FLAT_WIDTH, FLAT_LEARNING_RATE = 256, 3e-3
 OWN_WIDTH, OWN_LEARNING_RATE = 32, 1e-2
 CLIPPED_AT = 8.0  # standard deviations
 # By how much the mean cross-entropy of held-out choices is smaller: as a share of what observations
@@ -45,6 +41,20 @@ CLIPPED_AT = 8.0  # standard deviations
 LEAST_LESS, SURELY = 0.08, 4.0
 
 Columns = list[list[int]]
+
+
+class Length(NamedTuple):
+    """Of a training: updates, rows of each, and after how many it is tested."""
+
+    n_updates: int
+    batch_size: int
+    tested_every: int
+
+
+OF_EACH, OF_THE_BEST = Length(100, 128, 100), Length(300, 256, 50)
+# The network of whole observations learns slower, and knows more in the end: of elevators it does
+# after four times as many updates.
+OF_ALL_COLUMNS = Length(1_200, 256, 50)
 
 
 class Grouping(NamedTuple):
@@ -190,9 +200,10 @@ def ask(buffer: DeviceReplayBuffer) -> Answer | None:
         kept = probe.best_of(found, N_KEPT)
         best, of_own = probe.best_after_training(kept)
         answer = Answer(best, of_own, probe.losses_of_flat(), probe.loss_of_nothing)
+        if are_surely_less(answer.of_all, of_own, answer.of_nothing):
+            return answer
         objects = [it for grouping in kept for it in with_objects(grouping)]
-        is_lost = are_surely_less(answer.of_all, of_own, answer.of_nothing)
-        if is_lost or not objects:
+        if not objects:
             return answer
         best, of_objects = probe.best_after_training(probe.best_of(objects, 1))
         if are_surely_less(of_objects, of_own, answer.of_nothing):
@@ -219,13 +230,13 @@ class _Probe:
 
     def best_of(self, found: list[Grouping], n: int) -> list[Grouping]:
         """Returns the n groupings that tell most after few updates."""
-        losses = [float(self.losses_of_own(it, is_short=True).mean()) for it in found]
+        losses = [float(self.losses_of_own(it, OF_EACH).mean()) for it in found]
         order = sorted(range(len(found)), key=losses.__getitem__)
         return [found[i] for i in order[:n]]
 
     def best_after_training(self, found: list[Grouping]) -> tuple[Grouping, torch.Tensor]:
         """Returns the grouping that tells most, and losses of held-out rows `(B,)`."""
-        losses = [self.losses_of_own(grouping) for grouping in found]
+        losses = [self.losses_of_own(grouping, OF_THE_BEST) for grouping in found]
         best = min(range(len(found)), key=lambda i: float(losses[i].mean()))
         return found[best], losses[best]
 
@@ -236,9 +247,9 @@ class _Probe:
             layers += [nn.Linear(size, FLAT_WIDTH), nn.LayerNorm(FLAT_WIDTH), nn.ReLU()]
         torch.manual_seed(0)
         network = nn.Sequential(*layers, nn.Linear(FLAT_WIDTH, sum(self.nvec)))
-        return self._losses(network, network, None, FLAT_LEARNING_RATE)
+        return self._losses(network, network, None, FLAT_LEARNING_RATE, OF_ALL_COLUMNS)
 
-    def losses_of_own(self, grouping: Grouping, is_short: bool = False) -> torch.Tensor:
+    def losses_of_own(self, grouping: Grouping, length: Length) -> torch.Tensor:
         """Returns the same by one network for all things."""
         layout, n_slots = grouping.layout(len(self.nvec)), len(self.nvec)
         torch.manual_seed(0)
@@ -249,7 +260,7 @@ class _Probe:
             masked = torch.full((len(x), n_slots), self.nvec[0], device=x.device)
             return score_all(scorer, x, masked)
 
-        return self._losses(scorer, logits, layout, OWN_LEARNING_RATE, is_short)
+        return self._losses(scorer, logits, layout, OWN_LEARNING_RATE, length)
 
     def _losses(
         self,
@@ -257,16 +268,12 @@ class _Probe:
         logits: Callable[[torch.Tensor], torch.Tensor],
         layout: ActionLayout | None,
         learning_rate: float,
-        is_short: bool = False,
+        length: Length,
     ) -> torch.Tensor:
         """Returns losses of held-out rows when their mean was smallest, `(B,)`."""
         network.to(self.tested.device)
-        n_updates = FLAT_UPDATES if layout is None else N_UPDATES
-        batch_size, checked_every = BATCH_SIZE, CHECKED_EVERY
-        if is_short:
-            n_updates, batch_size, checked_every = SHORT_UPDATES, SHORT_BATCH_SIZE, SHORT_UPDATES
         optimizer = torch.optim.Adam(network.parameters(), lr=learning_rate, fused=True)
-        schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.05, n_updates)
+        schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.05, length.n_updates)
         # Columns of one feature are scaled alike.
         moments = moments_by_feature(*self.moments, layout)
         mean, deviation = (numbers.float() for numbers in moments)
@@ -278,14 +285,14 @@ class _Probe:
             return by_slot.view(choices.shape).mean(1)
 
         best = torch.full_like(self.tested[:, 0], math.inf)
-        for number in range(1, n_updates + 1):
-            rows, actions = self.training.sample_observations_and_actions(batch_size)
+        for number in range(1, length.n_updates + 1):
+            rows, actions = self.training.sample_observations_and_actions(length.batch_size)
             loss = losses(rows.float(), actions.long()).mean()
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             optimizer.step()
             schedule.step()
-            if number % checked_every == 0:
+            if number % length.tested_every == 0:
                 with torch.no_grad():
                     found = losses(self.tested, self.choices)
                 best = found if float(found.mean()) < float(best.mean()) else best

@@ -2,24 +2,25 @@
 
 One network for all slots chooses alike for them. Where that leads to the same place again, they
 stay together for the rest of an episode, whatever their log did by chance.
+
+Bounds are those of standing still. Of collectors' steps a third has such slots, and all that chose
+alike stay together; of dials' 75 % do, of machines' 11 %.
 """
 
 from __future__ import annotations
-
-import math
 
 import torch
 from torch import nn
 
 from spin_d3rlpy.data import DeviceReplayBuffer
-from spin_d3rlpy.search.trust_figures import mean_and_error
+from spin_d3rlpy.search.standstill import (
+    COMPARED_AT_ONCE,
+    LEAST_AGAIN,
+    LEAST_SHARE,
+    followed_steps,
+    return_less,
+)
 from spin_envs import ActionLayout
-
-MOST_COMPARED = 65_536  # steps
-# As of standing still: share of steps with such slots, and of things that chose alike, how many are
-# alike in the next step. Of collectors' steps a third has some, and all of those stay together; of
-# dials' 75 % do, of machines' 11 %.
-LEAST_SHARE, LEAST_AGAIN = 0.01, 0.95
 
 
 def things_of(layout: ActionLayout) -> list[list[int]]:
@@ -73,27 +74,21 @@ class AlikeSlots(nn.Module):
         return torch.zeros_like(of_things).index_copy(1, self.order, of_things)
 
     def sticks_together(self, buffer: DeviceReplayBuffer) -> bool:
-        """Whether things that are alike and choose alike stay so in a log, and return less.
-
-        Less than other steps, by two standard errors; 65,536 steps are looked at, at most.
-        """
-        following = buffer.stored.following
-        index = buffer.spread_index(MOST_COMPARED)
-        index = index[following[index] != index]  # an episode's last step is followed by itself
+        """Whether things that are alike and choose alike stay so in a log, and return less."""
+        index = followed_steps(buffer)
+        some_alike, again = [], []
+        for part in index.split(COMPARED_AT_ONCE):
+            before, after = (
+                self.pairs(buffer.observations_at(buffer.observation_index[steps]))
+                for steps in (part, buffer.stored.following[part].long())
+            )
+            chosen = buffer.actions[part][:, self.order].unflatten(1, (-1, self.n_each))
+            choose_alike = before & (chosen[:, :, None] == chosen[:, None]).all(-1)
+            some_alike.append(before.flatten(1).any(1))
+            again.append(after[choose_alike])
         if len(index) == 0:
             return False
-        before, after = (
-            self.pairs(buffer.observations_at(buffer.observation_index[at]))
-            for at in (index, following[index].long())
-        )
-        is_one, rewards = before.any(2).any(1), buffer.rewards[index]
-        if is_one.all() or float(is_one.double().mean()) < LEAST_SHARE:
-            return False
-        chosen = buffer.actions[index][:, self.order].unflatten(1, (-1, self.n_each))
-        choose_alike = before & (chosen[:, :, None] == chosen[:, None]).all(-1)
-        (of_these, error), (of_others, other) = map(
-            mean_and_error, (rewards[is_one], rewards[~is_one])
-        )
-        again = after[choose_alike].double()
-        is_less = of_others - of_these > 2.0 * math.hypot(error, other)
-        return len(again) > 0 and bool(again.mean() >= LEAST_AGAIN) and is_less
+        has_some, stay = torch.cat(some_alike), torch.cat(again).double()
+        is_frequent = float(has_some.double().mean()) >= LEAST_SHARE
+        lasts = len(stay) > 0 and float(stay.mean()) >= LEAST_AGAIN
+        return is_frequent and lasts and return_less(buffer.rewards[index], has_some)

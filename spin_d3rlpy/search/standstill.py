@@ -45,9 +45,7 @@ class Standstill(NamedTuple):
 
 def standstill(buffer: DeviceReplayBuffer) -> Standstill:
     """Looks at 65,536 steps at most."""
-    following = buffer.stored.following
-    index = buffer.spread_index(MOST_COMPARED)
-    index = index[following[index] != index]  # an episode's last step is followed by itself
+    index = followed_steps(buffer)
     if len(index) == 0:
         return Standstill(0.0, False)
     scale = _states(buffer, buffer.spread_index(COMPARED_AT_ONCE)).std(0, correction=0)
@@ -56,10 +54,17 @@ def standstill(buffer: DeviceReplayBuffer) -> Standstill:
     if share < LEAST_SHARE:
         return Standstill(share, False)
     rewards = buffer.rewards[index]
-    if not _returns_less(rewards, stays):
+    if not return_less(rewards, stays):
         return Standstill(share, False)
     did_nothing = stays & (rewards < rewards[~stays].mean())
     return Standstill(share, _goes_on(buffer, index[did_nothing], scale))
+
+
+def followed_steps(buffer: DeviceReplayBuffer) -> torch.Tensor:
+    """Returns numbers of 65,536 steps at most, `(B,)`, of none that end an episode."""
+    index = buffer.spread_index(MOST_COMPARED)
+    # An episode's last step is followed by itself.
+    return index[buffer.stored.following[index] != index]
 
 
 def _states(buffer: DeviceReplayBuffer, index: torch.Tensor) -> torch.Tensor:
@@ -77,11 +82,11 @@ def _stays(buffer: DeviceReplayBuffer, index: torch.Tensor, scale: torch.Tensor)
     return torch.cat(parts)
 
 
-def _returns_less(rewards: torch.Tensor, stays: torch.Tensor) -> bool:
-    """Returns whether steps that stay surely return less than others."""
-    if stays.all():
+def return_less(rewards: torch.Tensor, these: torch.Tensor) -> bool:
+    """Returns whether some of the steps `(B,)` surely return less than others, by two errors."""
+    if these.all():
         return False
-    (of_these, error), (of_others, other) = map(mean_and_error, (rewards[stays], rewards[~stays]))
+    (of_these, error), (of_others, other) = map(mean_and_error, (rewards[these], rewards[~these]))
     return of_others - of_these > 2.0 * math.hypot(error, other)
 
 

@@ -108,12 +108,11 @@ def test_neither_a_few_fatal_ends_nor_usual_steps_hide_what_the_next_state_tells
     ("log", "expected"),
     [
         ({}, True),
-        pytest.param({"ends": False}, False, marks=pytest.mark.slow),
+        ({"ends": False}, False),
         ({"chance": 0.3}, False),
         ({"paid_by": "action"}, False),
-        pytest.param({"paid_by": "progress"}, False, marks=pytest.mark.slow),
-        # Nearly all of the variance of rewards.
-        pytest.param({"cost": 500.0}, True, marks=pytest.mark.slow),
+        ({"paid_by": "progress"}, False),
+        ({"cost": 500.0}, True),  # nearly all of the variance of rewards
     ],
 )
 def test_data_decide_whether_critics_value_where_an_action_leads(

@@ -15,6 +15,7 @@ from d3rlpy.logging import NoopAdapterFactory
 from spin_d3rlpy import SPINIDQL
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.buffer.episodes import EpisodeArrays, stack_episodes
+from spin_d3rlpy.search import alike_slots as module
 from spin_d3rlpy.search.alike_slots import AlikeSlots, slots_can_be_alike
 from spin_envs import ActionLayout
 from tests.exported_files import exported_actions
@@ -24,7 +25,7 @@ N, SIZE, LENGTH = 3, 6, 30
 LAYOUT = ActionLayout(shared_choices=True, slot_columns=((0,), (1,), (2,)))
 
 
-def test_which_layouts_have_slots_that_slots_can_be_alike() -> None:
+def test_which_layouts_have_slots_that_can_be_alike() -> None:
     assert slots_can_be_alike(LAYOUT)
     assert not slots_can_be_alike(ActionLayout(slot_columns=((0,), (1,))))  # nothing is shared
     one_thing = ((0, 1), (0, 1))
@@ -89,11 +90,22 @@ def test_they_stick_together_if_it_lasts_and_costs(changes: Any, sticks: bool) -
     assert AlikeSlots(LAYOUT).sticks_together(walkers(**changes)) is sticks
 
 
-def test_few_that_meet_are_no_reason() -> None:
-    data = walkers(n=20)
-    seen = data.observations_at(torch.arange(20 * (LENGTH + 1))).clone()
-    seen += torch.tensor([0.0, 100.0, 200.0])  # all in ladders of their own
-    assert not AlikeSlots(LAYOUT).sticks_together(data.with_observations(seen))
+def test_few_that_meet_are_no_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = walkers(n=200)
+    rows = torch.arange(200 * (LENGTH + 1))
+    seen, rewards = data.observations_at(rows).clone(), data.rewards.clone()
+    seen[LENGTH + 1 :] += torch.tensor([0.0, 100.0, 200.0])  # ladders of their own, but at first
+    rewards[LENGTH:] = 1.0
+    mostly_apart = data.with_observations(seen).with_rewards(rewards)
+    assert not AlikeSlots(LAYOUT).sticks_together(mostly_apart)
+    monkeypatch.setattr(module, "LEAST_SHARE", 0.001)
+    assert AlikeSlots(LAYOUT).sticks_together(mostly_apart)
+
+
+def test_parts_of_a_log_say_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "COMPARED_AT_ONCE", 100)
+    assert AlikeSlots(LAYOUT).sticks_together(walkers())
+    assert not AlikeSlots(LAYOUT).sticks_together(walkers(drift=1))
 
 
 def test_alike_ones_draw_their_choices_where_imitation_acts(tmp_path: Path) -> None:
@@ -116,8 +128,13 @@ def test_alike_ones_draw_their_choices_where_imitation_acts(tmp_path: Path) -> N
     apart = algo.predict(together + np.array([0.0, 1.0, 0.0], np.float32))
     assert len({tuple(row) for row in apart}) == 1
     algo.save_policy(path := str(tmp_path / "policy.pt"))
-    files = np.array([[i, i, 5.0 - i] for i in range(3)] + [[0.0, 1.0, 4.0]], np.float32)
-    in_file = exported_actions(path, observations=files)
-    assert np.array_equal(in_file[3], algo.predict(files)[3])
+    # A file has no random numbers: its choices are a function of the state.
+    places = np.linspace(1.5, 4.5, 300, dtype=np.float32)
+    in_file = exported_actions(
+        path, observations=np.stack([np.ones(300, np.float32), np.ones(300, np.float32), places], 1)
+    )
+    assert len({tuple(row) for row in in_file[:, :2]}) == 4
+    alone = np.array([[0.0, 1.0, 4.0], [5.0, 3.0, 2.0]], np.float32)
+    assert np.array_equal(exported_actions(path, observations=alone), algo.predict(alone))
     algo.config.search = "never"
     assert len({tuple(row) for row in algo.predict(together)}) == 1

@@ -141,7 +141,6 @@ def test_all_fatal_ends_are_learned_from_and_some_other_steps_stand_for_all(
     assert risk.mean() == pytest.approx(buffer.terminals.mean().item(), rel=0.3)
 
 
-@pytest.mark.slow
 def test_they_learn_more_of_fatal_ends_in_training() -> None:
     algo, buffer = algorithm(), walks(1500)
     algo.fit(buffer, n_steps=60, n_steps_per_epoch=60, **QUIET)

@@ -40,7 +40,7 @@ from tests.algos.problems import ALGORITHMS, new_algorithm, tiny_fields
 from tests.exported_files import exported_actions
 from tests.saved_files import read_saved, write_saved
 
-_ALWAYS = {a.__name__ for a in (SPINIDQL, AutoregressiveBCQ)}
+_ALWAYS = {a.__name__ for a in (FactoredIQL, SPINIDQL, AutoregressiveBCQ)}
 
 
 def case(algo_class: Any, folder: Path, **changes: Any) -> Case:

@@ -178,7 +178,7 @@ def test_critics_that_know_what_pays_go_on() -> None:
     assert not has_given_up(going_on())
 
 
-@pytest.mark.parametrize("is_trap", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.parametrize("is_trap", [False, True])
 def test_critics_that_choose_among_samples_go_on(is_trap: bool) -> None:
     """No search is in reach, but where policies can stand still another choice is."""
     figures: dict[str, Any] = {"choice_promised": 0.1, "choice_confirmed": 0.1, "states": 64}
@@ -210,7 +210,7 @@ def test_it_is_asked_until_a_search_may_act(acts_by: str, brief_tests: int) -> N
     assert made.call_count == brief_tests + 1  # and the last, whole one
 
 
-@pytest.mark.parametrize("is_sure", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("is_sure", [False, True])
 def test_more_states_are_looked_at_where_few_do_not_tell_surely(is_sure: bool) -> None:
     measure, seen = IDQLImpl.measure_trust, list[int]()
 

@@ -98,7 +98,7 @@ def test_a_slot_without_a_choice_is_minus_one_and_spoils_no_other_row(
     assert np.array_equal(np.delete(found, 7, 0), np.delete(expected, 7, 0))
 
 
-@pytest.mark.parametrize("extension", ["pt", pytest.param("onnx", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("extension", ["pt", "onnx"])
 def test_a_file_keeps_rules_and_masks_together(extension: str, tmp_path: Path) -> None:
     nvec = [4, 4, 4]
     algo = fitted(FactoredBC, random_buffer(nvec), rules=[all_different(4)])

@@ -120,7 +120,7 @@ TUNED_CRASHES: list[tuple[Any, str, int]] = [
 TUNED_CASES: list[Any] = [
     *((*crash, None, ticks) for crash in TUNED_CRASHES[1::2]),
     *(pytest.param(*crash, None, ticks, marks=pytest.mark.slow) for crash in TUNED_CRASHES[::2]),
-    pytest.param(SPINIQL, "policy", 5, 240.0, ticks, marks=pytest.mark.slow),
+    (SPINIQL, "policy", 5, 240.0, ticks),
     pytest.param(SPINIQL, "pretraining", 2, 240.0, ticks, marks=pytest.mark.slow),
     pytest.param(SPINDistillIQL, "distillation", 5, 240.0, ticks, marks=pytest.mark.slow),
     *((SPINIQL, *crash, 0.5, WorkClock) for crash in (("pretraining", 8), ("policy", 2))),

@@ -128,10 +128,14 @@ def test_critics_see_objects_and_policies_with_them_act_from_files(tmp_path: Pat
     )
     algo: Any = SPINIDQL(recipe="smoke", joint_critic=True, search_sweeps=1)
     algo.fit(data, n_steps=20, n_steps_per_epoch=20, **QUIET)
-    for network in (algo.impl.modules.q_funcs.members[0].actions, algo.asm.scorer):
-        weight = network.objects.object.weight
-        assert weight.shape[1] == 2
-        assert network.objects.out.weight.abs().sum() > 0.0
+    seen, actions = data.observations_at(data.observation_index[:50]), data.actions[:50]
+    swapped, moved = seen[:, [0, 1, 8, 3, 4, 9, 6, 7, 2, 5, 10]], seen.clone()
+    moved[:, 8] += 1.0  # one of the objects
+    values, of_swapped, of_moved = (
+        algo.predict_value(x.numpy(), actions.numpy()) for x in (seen, swapped, moved)
+    )
+    np.testing.assert_allclose(of_swapped, values, atol=1e-5)
+    assert np.abs(of_moved - values).min() > 1e-6
     x = data.observations_at(data.observation_index[:50]).numpy()
     algo.save_policy(path := str(tmp_path / "policy.pt"))
     assert np.array_equal(exported_actions(path, observations=x), algo.predict(x))

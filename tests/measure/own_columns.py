@@ -19,10 +19,10 @@ from tests.measure.switch import dataset_of
 from tests.measure.tasks import TASKS
 
 
-def asked(name: str, seed: int) -> dict[str, Any]:
+def asked(name: str, seed: int, size: int | None) -> dict[str, Any]:
     """Returns what is found of a task's log or a dataset, and what the probe measured."""
     if "/" in name:
-        buffer, _ = load_dataset(name, progress=False)
+        buffer, _ = load_dataset(name, size=size, progress=False)
     else:
         buffer, _ = dataset_of(TASKS[name](), seed)
     row: dict[str, Any] = {
@@ -57,6 +57,7 @@ def main(
     tasks: Annotated[list[str] | None, typer.Argument(help="And datasets; default: all.")] = None,
     out: Annotated[Path, typer.Option(help="The CSV.")] = Path("own_columns_found.csv"),
     seed: Annotated[int, typer.Option(help="Of the logs.")] = 2,
+    size: Annotated[int | None, typer.Option(help="Transitions of datasets.")] = None,
 ) -> None:
     """Ask the data of tasks which columns are of which slots."""
     for name in tasks or ():
@@ -64,7 +65,7 @@ def main(
             check_name(name, list(TASKS), "tasks")
     rows = []
     for name in tasks or TASKS:
-        rows.append(asked(name, seed))
+        rows.append(asked(name, seed, size))
         print(*rows[-1].values(), flush=True)
         write_csv(out, rows)
 

@@ -12,6 +12,7 @@ from spin_d3rlpy.policies import own_columns as module
 from spin_d3rlpy.policies.own_columns import (
     MOST_PAIRS,
     Grouping,
+    Length,
     find_own_columns,
     groupings,
     with_objects,
@@ -25,8 +26,9 @@ N, K = 4, 3
 @pytest.fixture(autouse=True)
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """What these logs tell shows early."""
-    for name, n in (("SHORT_UPDATES", 30), ("N_UPDATES", 150), ("FLAT_UPDATES", 300)):
-        monkeypatch.setattr(module, name, n)
+    lengths = {"OF_EACH": (30, 128, 30), "OF_THE_BEST": (150, 256, 50)}
+    for name, length in (lengths | {"OF_ALL_COLUMNS": (300, 256, 50)}).items():
+        monkeypatch.setattr(module, name, Length(*length))
 
 
 def a_log(
@@ -135,7 +137,11 @@ def test_what_slots_look_at_is_found() -> None:
     assert found.object_columns == ((6, 7), (8, 9), (10, 11), (12, 13))
 
 
-def test_nothing_is_found_where_each_slot_looks_at_all_columns_in_its_own_way() -> None:
+def test_nothing_is_found_where_each_slot_looks_at_all_columns_in_its_own_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nor are objects asked for, which take most of the time: columns surely tell less."""
+    monkeypatch.setattr(module, "with_objects", lambda _: pytest.fail("asked for objects"))
     rng = np.random.default_rng(0)
     seen = rng.normal(size=(3_000, 8)).astype(np.float32)
     chosen = (seen @ rng.normal(size=(8, N)) > 0.0).astype(np.int64)

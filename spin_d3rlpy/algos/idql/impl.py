@@ -382,7 +382,7 @@ class IDQLImpl(ActorCriticImpl):
 
     @property
     def _can_stay(self) -> bool:
-        """Whether an action may leave the state as it is, where the same one would be taken again.
+        """Whether the same action may be taken again and again, by a state or by things alike.
 
         A file has no random numbers, so that its samples are a function of the state there, too.
         """
