@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 import runpy
 import subprocess
@@ -171,6 +172,17 @@ def test_every_example_runs_here() -> None:
     packages = ("behavior_policies/", "paper/")
     found = {name for name in found if not name.startswith(packages)}
     assert found - MODULES == RUNS.keys()
+
+
+def test_rows_of_results_have_the_columns_of_their_header() -> None:
+    """Files of several runs that are joined as they are can have others further down."""
+    wrong = []
+    for path in (ROOT / "examples").rglob("*.csv"):
+        with path.open(newline="") as file:
+            header, *rows = csv.reader(file)
+        if header in rows or any(len(row) != len(header) for row in rows):
+            wrong.append(str(path.relative_to(ROOT)))
+    assert not wrong
 
 
 def test_examples_are_short() -> None:
