@@ -332,7 +332,10 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         flat = with_flat_actions(cast(Any, env), self.flat_actions)
         return with_flat_observations(flat, self._config.observation_layout)
 
-    def _build_with_buffer(self, buffer: DeviceReplayBuffer) -> None:
+    def _build_with_buffer(
+        self, buffer: DeviceReplayBuffer, run_seconds: float | None = None
+    ) -> None:
+        """Builds the networks for a run of some seconds, if it has a budget."""
         fit_scaler(self._config.observation_scaler, buffer, self._config.layout)
         fit_scaler(self._config.reward_scaler, buffer)
         shape = (buffer.observation_size,)
@@ -791,7 +794,7 @@ class MultiDiscreteAlgo(QLearningAlgoBase[TImpl, TConfig]):
         budget = create_budget(self, options)
         with budget.counting():
             buffer = self._as_buffer(options.dataset)
-            self._build_with_buffer(buffer)
+            self._build_with_buffer(buffer, budget.seconds)
             training = self.hold_out(buffer)
         # Evaluators get what they would get from d3rlpy.
         given = options.dataset

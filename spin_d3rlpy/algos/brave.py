@@ -318,7 +318,9 @@ class BraVE(MultiDiscreteAlgo[BraVEImpl, BraVEConfig], name="spin_d3rlpy_brave")
         shape, slot_layout = cast_flat_shape(observation_shape), SlotLayout(self._nvec)
         return BranchValues(shape, self._config.encoder_factory, slot_layout).to(self._device)
 
-    def _build_with_buffer(self, buffer: DeviceReplayBuffer) -> None:
+    def _build_with_buffer(
+        self, buffer: DeviceReplayBuffer, run_seconds: float | None = None
+    ) -> None:
         if buffer.masks is not None:
             raise InvalidDatasetError(
                 "BraVE keeps no masks: its tree has the logged actions of all states. Expected a "
@@ -326,7 +328,7 @@ class BraVE(MultiDiscreteAlgo[BraVEImpl, BraVEConfig], name="spin_d3rlpy_brave")
             )
         if self._config.logged_actions is None:
             self._config.logged_actions = LoggedActions.of(buffer.actions.cpu(), self._nvec)
-        super()._build_with_buffer(buffer)
+        super()._build_with_buffer(buffer, run_seconds)
         self.require_built().plant()
 
     def require_built(self, scalers: Sequence[str] = ()) -> BraVEImpl:

@@ -271,7 +271,7 @@ class PolicyAlgo(MultiDiscreteAlgo[TImpl, TConfig]):
             )
         with budget.counting():
             buffer = self._as_buffer(options.dataset)
-            self._build_with_buffer(buffer)
+            self._build_with_buffer(buffer, budget.seconds)
             training = self.hold_out(buffer)
         run = create_run(self, options, budget)
         return self._train_on(stages[number], self.stage_context(training, run))

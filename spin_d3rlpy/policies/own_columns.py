@@ -21,6 +21,7 @@ from spin_d3rlpy.asm.entities import EntityConfig
 from spin_d3rlpy.asm.scorers import create_scorer, score_all
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.data.scalers import moments_by_feature
+from spin_d3rlpy.training.work import WorkClock
 from spin_envs import ActionLayout
 
 TESTED_SHARE = 0.1  # of the episodes
@@ -30,7 +31,7 @@ MOST_SLOTS = 4  # of one thing
 MOST_NUMBERS = 4_096  # of an observation, and choices of all slots: more would take minutes
 MOST_OF_ONE = 4  # columns of one thing or object, where others remain
 MOST_PAIRS = 400  # of things and objects
-N_KEPT = 2  # groupings that are trained longer than all are at first
+N_PROMISING, N_KEPT = 8, 2  # groupings that are trained longer than all, and longest
 FLAT_WIDTH, FLAT_LEARNING_RATE = 256, 3e-3
 OWN_WIDTH, OWN_LEARNING_RATE = 32, 1e-2
 CLIPPED_AT = 8.0  # standard deviations
@@ -39,6 +40,8 @@ CLIPPED_AT = 8.0  # standard deviations
 # wells, machines) it is 8 to 16 % and 5 to 16 errors, and more of teams; of tanks and batteries,
 # whose choices depend on other columns as well, 3 %.
 LEAST_LESS, SURELY = 0.08, 4.0
+# Of a run's seconds. More are not spent on a question that finds nothing in half of the logs.
+MOST_OF_SECONDS = 1 / 3
 
 Columns = list[list[int]]
 
@@ -51,7 +54,9 @@ class Length(NamedTuple):
     tested_every: int
 
 
-OF_EACH, OF_THE_BEST = Length(100, 128, 100), Length(300, 256, 50)
+# Of 32 logs where own columns are used the best grouping was among the first three after 20 updates
+# in all, the best objects among the first six.
+OF_ALL, OF_PROMISING, OF_THE_BEST = Length(20, 128, 20), Length(100, 128, 100), Length(300, 256, 50)
 # The network of whole observations learns slower, and knows more in the end: of elevators it does
 # after four times as many updates.
 OF_ALL_COLUMNS = Length(1_200, 256, 50)
@@ -152,13 +157,18 @@ def are_surely_less(losses: torch.Tensor, others: torch.Tensor, of_nothing: floa
     return is_more and float(less.mean()) > SURELY * float(less.std()) / math.sqrt(len(less))
 
 
-def find_own_columns(buffer: DeviceReplayBuffer) -> ActionLayout | None:
+def find_own_columns(
+    buffer: DeviceReplayBuffer, run_seconds: float | None = None
+) -> ActionLayout | None:
     """Returns a layout by which one network surely tells more of held-out choices, or None.
 
     Args:
         buffer: transitions with numbers as observations. All slots need equally many choices.
+        run_seconds: of the run that waits for the answer, if it has a budget. Nothing is asked
+            where this would take more than a third of them, in nominal seconds (`training.work`):
+            a resumed run has to find the same.
     """
-    answer = ask(buffer)
+    answer = ask(buffer, math.inf if run_seconds is None else MOST_OF_SECONDS * run_seconds)
     if answer is None:
         return None
     LOG.info(
@@ -171,7 +181,7 @@ def find_own_columns(buffer: DeviceReplayBuffer) -> ActionLayout | None:
     return answer.grouping.layout(len(buffer.nvec)) if answer.is_used else None
 
 
-def ask(buffer: DeviceReplayBuffer) -> Answer | None:
+def ask(buffer: DeviceReplayBuffer, most_seconds: float = math.inf) -> Answer | None:
     """Returns what the data say of columns; None where there is nothing to ask, or too few rows.
 
     Networks learn to imitate the other episodes: one of the whole observation, and for each
@@ -181,6 +191,7 @@ def ask(buffer: DeviceReplayBuffer) -> Answer | None:
 
     Args:
         buffer: as in `find_own_columns`.
+        most_seconds: nominal ones; None is returned where more are needed, about.
     """
     nvec = buffer.nvec
     is_alike = len(nvec) > 1 and len(set(nvec)) == 1
@@ -191,15 +202,22 @@ def ask(buffer: DeviceReplayBuffer) -> Answer | None:
     training, test = buffer.split(TESTED_SHARE)
     if not found or training.transition_count < LEAST_ROWS:
         return None
-    LOG.info(
-        "Asks the data which columns are of which slots; find_own_columns=False does not",
-        groupings=len(found),
-    )
     probe = _Probe(training, test)
     with torch.random.fork_rng([buffer.device] if buffer.device.type == "cuda" else []):
+        seconds = probe.seconds(found)
+        is_too_long = seconds > most_seconds
+        LOG.info(
+            "Does not ask the data which columns are of which slots: that would take too long"
+            if is_too_long
+            else "Asks the data which columns are of which slots; find_own_columns=False does not",
+            groupings=len(found),
+            seconds=round(seconds, 1),
+        )
+        if is_too_long:
+            return None
         kept = probe.best_of(found, N_KEPT)
         best, of_own = probe.best_after_training(kept)
-        answer = Answer(best, of_own, probe.losses_of_flat(), probe.loss_of_nothing)
+        answer = Answer(best, of_own, probe.losses_of_flat(OF_ALL_COLUMNS), probe.loss_of_nothing)
         if are_surely_less(answer.of_all, of_own, answer.of_nothing):
             return answer
         objects = [it for grouping in kept for it in with_objects(grouping)]
@@ -228,9 +246,29 @@ class _Probe:
         shares = (frequencies + 1.0) / (frequencies + 1.0).sum(1, keepdim=True)  # (N, K)
         self.loss_of_nothing = -float(shares.log().gather(1, self.choices.T).mean())
 
+    def seconds(self, found: list[Grouping]) -> float:
+        """Returns about how many nominal seconds it takes to choose among these groupings."""
+        of_own, of_flat = WorkClock(), WorkClock()
+        with of_own.counting():
+            self.losses_of_own(found[0], OF_ALL)
+        some = OF_ALL_COLUMNS._replace(n_updates=OF_ALL_COLUMNS.tested_every)
+        with of_flat.counting():
+            self.losses_of_flat(some)
+        n_promising = min(N_PROMISING, len(found))
+        n_own = OF_ALL.n_updates * len(found) + OF_PROMISING.n_updates * n_promising
+        n_own += OF_THE_BEST.n_updates * N_KEPT
+        seconds_of_own = n_own / OF_ALL.n_updates * of_own()
+        return seconds_of_own + OF_ALL_COLUMNS.n_updates / some.n_updates * of_flat()
+
     def best_of(self, found: list[Grouping], n: int) -> list[Grouping]:
         """Returns the n groupings that tell most after few updates."""
-        losses = [float(self.losses_of_own(it, OF_EACH).mean()) for it in found]
+        return self._first(self._first(found, OF_ALL, N_PROMISING), OF_PROMISING, n)
+
+    def _first(self, found: list[Grouping], length: Length, n: int) -> list[Grouping]:
+        """Returns the n groupings that tell most after trainings of this length."""
+        if len(found) <= n:
+            return found
+        losses = [float(self.losses_of_own(it, length).mean()) for it in found]
         order = sorted(range(len(found)), key=losses.__getitem__)
         return [found[i] for i in order[:n]]
 
@@ -240,14 +278,14 @@ class _Probe:
         best = min(range(len(found)), key=lambda i: float(losses[i].mean()))
         return found[best], losses[best]
 
-    def losses_of_flat(self) -> torch.Tensor:
+    def losses_of_flat(self, length: Length) -> torch.Tensor:
         """Returns losses of held-out rows `(B,)` by one network of whole observations."""
         layers: list[nn.Module] = []
         for size in (self.tested.shape[1], FLAT_WIDTH):
             layers += [nn.Linear(size, FLAT_WIDTH), nn.LayerNorm(FLAT_WIDTH), nn.ReLU()]
         torch.manual_seed(0)
         network = nn.Sequential(*layers, nn.Linear(FLAT_WIDTH, sum(self.nvec)))
-        return self._losses(network, network, None, FLAT_LEARNING_RATE, OF_ALL_COLUMNS)
+        return self._losses(network, network, None, FLAT_LEARNING_RATE, length)
 
     def losses_of_own(self, grouping: Grouping, length: Length) -> torch.Tensor:
         """Returns the same by one network for all things."""

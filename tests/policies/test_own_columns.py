@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
+from d3rlpy.logging import NoopAdapterFactory
 
 from spin_d3rlpy import SPINIDQL, from_table
+from spin_d3rlpy.algos.fit import Training
 from spin_d3rlpy.data import DeviceReplayBuffer
 from spin_d3rlpy.policies import own_columns as module
 from spin_d3rlpy.policies.own_columns import (
     MOST_PAIRS,
     Grouping,
     Length,
+    _Probe,
     find_own_columns,
     groupings,
     with_objects,
@@ -26,7 +31,7 @@ N, K = 4, 3
 @pytest.fixture(autouse=True)
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """What these logs tell shows early."""
-    lengths = {"OF_EACH": (30, 128, 30), "OF_THE_BEST": (150, 256, 50)}
+    lengths = {"OF_PROMISING": (30, 128, 30), "OF_THE_BEST": (150, 256, 50)}
     for name, length in (lengths | {"OF_ALL_COLUMNS": (300, 256, 50)}).items():
         monkeypatch.setattr(module, name, Length(*length))
 
@@ -153,6 +158,55 @@ def test_nothing_is_found_where_each_slot_looks_at_all_columns_in_its_own_way(
 )
 def test_nothing_is_looked_for_in_unlike_slots_or_few_rows(nvec: list[int], episodes: int) -> None:
     assert find_own_columns(a_log(BLOCKS, 8, nvec, episodes)) is None
+
+
+def test_nothing_is_asked_that_would_take_a_third_of_a_runs_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log, most = a_log(BLOCKS, 8, [K] * N), []
+
+    def ask(_: DeviceReplayBuffer, most_seconds: float) -> None:
+        most.append(most_seconds)
+
+    monkeypatch.setattr(module, "ask", ask)
+    monkeypatch.setattr(Training, "epochs", lambda _: iter(()))
+    for given in ({"seconds": 60.0}, {"n_steps": 1}):
+        algo = new_algorithm(SPINIDQL, find_own_columns=True)
+        algo.fit(log, **given, logger_adapter=NoopAdapterFactory(), show_progress=False)
+        assert algo.config.layout is None
+    assert most == [20.0, math.inf]
+
+
+def test_nominal_seconds_tell_how_long_it_would_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These do not depend on the machine, so that a resumed run decides alike."""
+    log = a_log(BLOCKS, 8, [K] * N)
+    probe, found = _Probe(*log.split(0.1)), list(groupings(8, N))
+    seconds = probe.seconds(found)
+    assert seconds == probe.seconds(found) > probe.seconds(found[:1]) > 0.0
+    monkeypatch.setattr(_Probe, "best_of", lambda *_: pytest.fail("asked"))
+    assert module.ask(log, 0.99 * seconds) is None
+    with pytest.raises(pytest.fail.Exception, match="asked"):
+        module.ask(log, 1.01 * seconds)
+
+
+@pytest.mark.parametrize("n", [3, 40])
+def test_most_groupings_are_dropped_early(n: int) -> None:
+    log = a_log(BLOCKS, 8, [K] * N)
+    probe, trained = _Probe(*log.split(0.1)), []
+    found = [Grouping([[i], [i + 1]], [], []) for i in range(n)]
+    losses = {i: float((i - 1) ** 2) for i in range(n)}  # the second is best
+
+    def losses_of_own(grouping: Grouping, length: Length) -> torch.Tensor:
+        trained.append(length)
+        return torch.tensor([losses[grouping.things[0][0]]])
+
+    probe.losses_of_own = losses_of_own  # type: ignore[method-assign]
+    assert probe.best_of(found, 1) == [found[1]]
+    by_length = {length: trained.count(length) for length in set(trained)}
+    promising = min(n, module.N_PROMISING)
+    assert by_length == ({module.OF_ALL: n} if n > promising else {}) | {
+        module.OF_PROMISING: promising
+    }
 
 
 def test_the_default_uses_them_unless_it_is_told_otherwise() -> None:

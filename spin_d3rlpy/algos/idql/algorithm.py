@@ -155,14 +155,16 @@ class IDQL(PolicyAlgo[IDQLImpl, IDQLConfig[TPolicy]], name="spin_d3rlpy_idql"):
         other.test_critics()
         return other
 
-    def _build_with_buffer(self, buffer: DeviceReplayBuffer) -> None:
+    def _build_with_buffer(
+        self, buffer: DeviceReplayBuffer, run_seconds: float | None = None
+    ) -> None:
         """Also looks for columns of slots' own; scalers depend on them."""
         config = self._config
         is_asked = config.find_own_columns and config.layout is None and self._impl is None
         has_numbers = config.observation_layout is None and config.history == 1
         if is_asked and has_numbers and self.asm is None:
-            config.layout = find_own_columns(buffer)
-        super()._build_with_buffer(buffer)
+            config.layout = find_own_columns(buffer, run_seconds)
+        super()._build_with_buffer(buffer, run_seconds)
 
     def _as_buffer(self, dataset: Any) -> DeviceReplayBuffer:
         """Also weighs several rewards as this algorithm does."""
