@@ -144,6 +144,7 @@ class StateModel(nn.Module):
     lowest: torch.Tensor  # (D,): states stay within what the data hold
     highest: torch.Tensor
     usual: torch.Tensor  # (2, D): range of 99 % of the data
+    most_rare: torch.Tensor  # (1,): share of a state's numbers outside, less in 99 % of the data
 
     def __init__(
         self,
@@ -179,6 +180,7 @@ class StateModel(nn.Module):
         self.register_buffer("lowest", torch.zeros(observation_size))
         self.register_buffer("highest", torch.zeros(observation_size))
         self.register_buffer("usual", torch.zeros(2, observation_size))
+        self.register_buffer("most_rare", torch.ones(1))
 
     @property
     def is_learned(self) -> bool:
@@ -224,6 +226,7 @@ class StateModel(nn.Module):
         within = torch.where(has_two, torch.stack([self.lowest, self.highest]), within)
         precision = PRECISION * x.std(0, correction=0)
         self.usual.copy_(within + torch.stack([-precision, precision]))
+        self.most_rare.copy_(self.rare_share(x).quantile(1.0 - 2.0 * RARE_SHARE))
         rewards = buffer.rewards[None, index]
         self.ends.fill_(ends_by_chance(buffer))
         if tells_last_apart and self.has_ends and not is_last.all():
@@ -232,6 +235,17 @@ class StateModel(nn.Module):
             self.last_scale.copy_(torch.stack([of_last.mean(), of_last.std(correction=0)]))
             rewards = torch.where(is_last, rewards[:, ~is_last].mean(), rewards)
         self.network.scale.fit(torch.cat([change.T, rewards, torch.zeros_like(rewards)]))
+
+    def rare_share(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns the share of the numbers of states that 99 % of the data do not have, `(B,)`."""
+        return ((x < self.usual[0]) | (x > self.usual[1])).float().mean(1)
+
+    def are_unknown(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns which states have more such numbers than 99 % of the logged ones, `(B,)`.
+
+        None, before the model is learned.
+        """
+        return self.rare_share(x) > self.most_rare
 
     def loss(self, batch: Transitions) -> torch.Tensor:
         """Squared errors of changes, their mean, and of rewards; means over a batch.
@@ -444,8 +458,7 @@ class StateModel(nn.Module):
             counts = goes_on * (step < n_steps)
             total = total + gamma**step * counts * rewards
             steps = steps + counts
-            is_rare = (x < self.usual[0]) | (x > self.usual[1])
-            beyond = beyond + counts * is_rare.float().mean(1)
+            beyond = beyond + counts * self.rare_share(x)
             goes_on = goes_on * (1.0 - ends)
             x = (x + outcomes[:-2].T).clamp(self.lowest, self.highest)
         return Played(total, beyond / steps.clamp(min=1.0))

@@ -97,7 +97,8 @@ class IDQLConfig(ActorCriticConfig[TPolicy]):
             `held_out_share` and `expectile=0.5`, where values are mean returns; unused without.
         state_model_updates: gradient steps of a model of what follows an action, in which searches
             are tried before they act (`search.state_model`); with a budget of seconds, which says
-            how many, any number above 0. 0 tries none. Only with a `joint_critic` and
+            how many, any number above 0. 0 tries none. Searches leave states to imitation that the
+            data do not have (`StateModel.are_unknown`). Only with a `joint_critic` and
             `held_out_share`, one reward and no history, images, masks or rules that see the state,
             and not where only the ends of episodes pay; unused otherwise.
         afterstates: whether joint critics value where an action leads, by the model of what follows

@@ -74,7 +74,7 @@ class IDQLImpl(ActorCriticImpl):
         self._candidate_noise[0] = 0.0  # the most likely choices
         self._sample_noise = candidate_noise(self._slot_layout, SAMPLES, self.device)
         self._fixed_search: Search | None = self._config.searches[0]
-        self._fixed_samples, self._fixed_draws = 0, False
+        self._fixed_samples, self._fixed_draws, self._fixed_leaves = 0, False, False
         layout = self._config.layout or ActionLayout()
         can_be_alike = slots_can_be_alike(layout)
         self.alike_slots = AlikeSlots(layout).to(self.device) if can_be_alike else None
@@ -257,7 +257,8 @@ class IDQLImpl(ActorCriticImpl):
             return self._best_sample(x, actions)
         starts = self._starts(actions, self._values_of_candidates(x, actions))
         conditions = Conditions(search.action_flexibility, mask, rule, fixed)
-        return self._search(x, starts, slice(None), conditions, deadline)
+        found = self._search(x, starts, slice(None), conditions, deadline)
+        return self._where_known(x, found, lambda: actions[0])
 
     @property
     def acting_search(self) -> Search | None:
@@ -296,6 +297,7 @@ class IDQLImpl(ActorCriticImpl):
         """Fixes how files act that are exported next."""
         self._fixed_search, self._fixed_samples = self.acting_search, self._imitating_samples
         self._fixed_draws = self._draws_where_alike
+        self._fixed_leaves = self._leaves_unknown_states
 
     def _choose(
         self,
@@ -317,7 +319,31 @@ class IDQLImpl(ActorCriticImpl):
             return self._best_sample(x, actions)
         starts = self._starts(actions, self._values_of_candidates(x, actions))
         conditions = Conditions(search.action_flexibility, rule=rule)
-        return self._search(x, starts, slice(None), conditions)
+        found = self._search(x, starts, slice(None), conditions)
+        return self._where_known(x, found, lambda: self._likeliest(x, rule))
+
+    def _where_known(
+        self, x: torch.Tensor, actions: torch.Tensor, likeliest: Callable[[], torch.Tensor]
+    ) -> torch.Tensor:
+        """Returns actions `(B, N)` of a search, but the most likely ones in unknown states."""
+        model = self.state_model
+        if model is None or not self._leaves_unknown_states:
+            return actions
+        are_unknown = model.are_unknown(x)
+        if not is_exporting() and not are_unknown.any():
+            return actions
+        return torch.where(are_unknown[:, None], likeliest(), actions)
+
+    @property
+    def _leaves_unknown_states(self) -> bool:
+        """Whether a search leaves states to imitation that the data do not have.
+
+        Not critics of afterstates: they know what unseen places have in common with others.
+        """
+        if is_exporting():
+            return self._fixed_leaves
+        model = self.state_model
+        return model is not None and model.is_learned and not self._config.values_afterstates
 
     def _draw_candidates(
         self,
@@ -533,12 +559,14 @@ class IDQLImpl(ActorCriticImpl):
             return found, float(beyond.mean())
 
         def act_by(way: Search, x: torch.Tensor) -> torch.Tensor:
+            likeliest = self._likeliest(x, rule)
             if self._config.search_sweeps == 0:  # the best candidate acts
                 drawn = self._draw_candidates(x, self._config.n_action_samples, True, rule)
-                return self._starts(drawn, self._values_of_candidates(x, drawn))[0]
-            # From imitation's action alone: other candidates take most of the time.
-            conditions = Conditions(way.action_flexibility, rule=rule)
-            return self._search(x, self._likeliest(x, rule)[None], slice(None), conditions)
+                found = self._starts(drawn, self._values_of_candidates(x, drawn))[0]
+            else:  # from imitation's action alone: other candidates take most of the time
+                conditions = Conditions(way.action_flexibility, rule=rule)
+                found = self._search(x, likeliest[None], slice(None), conditions)
+            return self._where_known(x, found, lambda: likeliest)
 
         @functools.cache
         def gains_of(number: int) -> tuple[torch.Tensor, float]:
