@@ -204,6 +204,22 @@ def test_a_mild_search_acts_by_a_model_that_tells_ends_if_it_gains_a_little() ->
     assert switch.trust == gained
 
 
+def test_the_boldest_search_has_to_gain_more_where_the_task_ends_episodes() -> None:
+    """As one of landers, which critics confirm by 96 %: it gains 20 % in the model, and crashes."""
+    figures = (3.0, 0.1, 0.1), (2.9, 0.0, 0.0), (0.01,) * 3
+    trust = Trust((BOLD, MILD, SHORT), *figures, 100, spread=10.0, untold=0.01)
+    known = dataclasses.replace(trust.with_imitation(torch.zeros(2)), is_sequential=True)
+    ends = dataclasses.replace(known, tells_ends=True)
+
+    def tried(changes: float, gain: float) -> Trust:
+        bold = dataclasses.replace(ends, changes=(changes,) * 3)
+        return bold.with_search(0, torch.tensor([gain, gain + 0.1]))
+
+    assert tried(1.9, 2.0).acts_by == tried(2.1, 4.2).acts_by == "search"
+    assert tried(2.1, 2.0).acts_by == "imitation"
+    assert tried(2.1, 2.0).has_failed == (True, False, False)
+
+
 def test_a_bold_search_that_is_large_does_not_act_where_the_task_ends_episodes() -> None:
     """As of trucks, whose model found most by searches that touch."""
     figures = (3.0, 2.9, 2.8), (2.4, 1.0, 0.8), (0.01,) * 3
