@@ -48,7 +48,10 @@ def draw(
 before: dict[str, dict[str, float]] = {}
 for name in ("before", "fresh", "later", "unseen"):
     before |= shares(name)
+# The newest training of each task.
 after = shares("new_logs", seed=2) | shares("others")
+after |= shares("own_columns", seed=2) | shares("unknown_states", seed=2)
+after |= shares("fifth_logs", seed=4)
 tasks = [*before, *(task for task in after if task not in before)]
 figure = Figure(figsize=(8.5, 15.0), layout="constrained")
 axes = figure.subplots()

@@ -14,7 +14,7 @@ from tests.measure import decisions
 
 RESULTS = Path(__file__).parents[2] / "examples" / "results" / "switch"
 TABLE, DECIDED = RESULTS / "new_logs.csv", RESULTS / "new_logs_decided.csv"
-TABLES = {"new_logs": 76, "others": 12}  # how many trainings they hold
+TABLES = {"new_logs": 76, "others": 12, "fifth_logs": 34}  # how many trainings they hold
 
 
 @pytest.mark.parametrize("table", TABLES)
